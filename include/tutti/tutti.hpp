@@ -177,6 +177,7 @@
 #include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/context_length.hpp>
 #include <tutti/nn/conv.hpp>
+#include <tutti/nn/deferred_init.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>
 #include <tutti/nn/eval_mode.hpp>

@@ -47,7 +47,10 @@ TUTTI_INLINE std::vector<double> alibi_slopes(std::int64_t n_heads) {
 TUTTI_INLINE at::Tensor alibi_bias(std::int64_t n_heads, std::int64_t length, bool causal,
                                    at::Device device) {
   const at::Tensor slopes =
-      at::tensor(alibi_slopes(n_heads)).to(at::kFloat).to(device).view({n_heads, 1, 1});
+      at::tensor(alibi_slopes(n_heads), at::TensorOptions(at::kDouble).device(at::kCPU))
+          .to(at::kFloat)
+          .to(device)
+          .view({n_heads, 1, 1});
   const at::Tensor at = at::arange(length, slopes.options());
   if (causal) {
     return slopes.mul(at);

@@ -20,12 +20,14 @@
 #include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/nn/deferred_init.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/fused_step.hpp>
 
@@ -47,11 +49,12 @@ class EMAParameters {
   explicit EMAParameters(const torch::nn::Module& model, bool exclude_buffers = false,
                          const dist::Sharding* sharding = nullptr);
 
-  /// Copies of saved tensors, on the device of the model's of the same names.
+  /// Copies of saved tensors, on the device of the model's of the same names. sharding: as above;
+  /// set, this rank's parts of them.
   /// Throws c10::Error when the model lacks one or has it in another shape.
   EMAParameters(const torch::nn::Module& model,
                 const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                bool exclude_buffers = false);
+                bool exclude_buffers = false, const dist::Sharding* sharding = nullptr);
 
   /// Looks the model's tensors up anew. sharding: as above.
   /// Throws c10::Error when one that is stored here is gone or has another shape.
@@ -104,6 +107,8 @@ class EMAParameters {
     static std::atomic<std::uint64_t> last{0};
     return ++last;
   }
+  // Keeps this rank's parts of what is stored.
+  void keep_parts(const torch::nn::Module& model, const dist::Sharding& sharding);
   // Looks up what is averaged in the model.
   void find_weights(const torch::nn::Module& model, const dist::Sharding* sharding);
   // Which tensors are only copied, as the model is now.
@@ -269,7 +274,11 @@ struct EMA final {
     fill_in();
     *run.store = functional::EMAParameters(*state.model, exclude_buffers, detail::parts_of(state));
   }
-  void apply(AfterLoad, State& state) { restore(state); }
+  void apply(AfterLoad, State& state) {
+    if (!nn::is_deferred(*state.model)) {  // else in take_shards()
+      restore(state);
+    }
+  }
   void apply(FitStart, State& state) { run.store->link(*state.model, detail::parts_of(state)); }
   void apply(BatchEnd, State& state) { average(state, state.timestamp.batch); }
   void apply(EpochEnd, State& state) { average(state, state.timestamp.epoch); }
@@ -298,7 +307,13 @@ struct EMA final {
   }
 
   /// From now on this rank averages its shards.
-  void take_shards(State& state) { run.store->cut(*state.model, *state.sharding); }
+  void take_shards(State& state) {
+    if (run.loaded) {
+      restore(state);
+    } else {
+      run.store->cut(*state.model, *state.sharding);
+    }
+  }
 
   /// What load() has read takes effect in a run that has begun.
   void take_loaded(State& state) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/ops/empty_like.h>
+
 #include <tutti/algorithms/ema.hpp>
 
 namespace tutti::functional {
@@ -34,29 +36,40 @@ TUTTI_INLINE void EMAParameters::note_copied(const torch::nn::Module& model) {
 
 TUTTI_INLINE EMAParameters::EMAParameters(
     const torch::nn::Module& model, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-    bool exclude_buffers)
+    bool exclude_buffers, const dist::Sharding* sharding)
     : exclude_buffers_(exclude_buffers) {
   for (const auto& [name, tensor] : tensors) {
     names_.push_back(name);
     stored_.push_back(tensor);
   }
-  find_weights(model, nullptr);
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    at::Tensor stored = weights_[i].detach().clone();  // of the weight's device and type
-    stored_[i] = stored.copy_(stored_[i]);
+  if (sharding != nullptr) {
+    keep_parts(model, *sharding);
   }
-  link(model);
+  find_weights(model, sharding);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const at::Tensor like = weights_[i].detach();  // in device, type and strides
+    stored_[i] = at::empty_like(like).copy_(stored_[i]);
+  }
+  link(model, sharding);
 }
 
 TUTTI_INLINE void EMAParameters::cut(const torch::nn::Module& model,
                                      const dist::Sharding& sharding) {
+  keep_parts(model, sharding);
+  link(model, &sharding);
+}
+
+TUTTI_INLINE void EMAParameters::keep_parts(const torch::nn::Module& model,
+                                            const dist::Sharding& sharding) {
   const auto now = ::tutti::detail::tensors_by_name(model);
   for (std::size_t i = 0; i < names_.size(); ++i) {
     if (const auto found = now.find(names_[i]); found != now.end()) {
-      stored_[i] = ::tutti::detail::part_of(sharding, found->second, stored_[i]);
+      const bool has_values = ::tutti::detail::InitTape::of(stored_[i]) == nullptr;
+      stored_[i] = has_values
+                       ? ::tutti::detail::part_of(sharding, found->second, stored_[i])
+                       : sharding.shard_of(found->second).detach().clone();  // what it is a copy of
     }
   }
-  link(model, &sharding);
 }
 
 TUTTI_INLINE void EMAParameters::find_weights(const torch::nn::Module& model,
@@ -246,10 +259,11 @@ TUTTI_INLINE void EMA::load(const Archive& archive) {
 }
 
 TUTTI_INLINE void EMA::restore(State& state) {
-  *run.store = functional::EMAParameters(*state.model, run.loaded->weights, exclude_buffers);
+  *run.store = functional::EMAParameters(*state.model, run.loaded->weights, exclude_buffers,
+                                         detail::parts_of(state));
   run.averages_in_use = run.loaded->averages_in_use;
   run.loaded.reset();
-  exchange(false);
+  use_averages(state, false);
 }
 
 }  // namespace tutti

@@ -17,6 +17,7 @@
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 

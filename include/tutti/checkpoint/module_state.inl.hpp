@@ -162,7 +162,7 @@ TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& ar
   LoadReport report = match_module(module, archive, options, copies);
   const c10::AutoGradMode no_grad(false);
   for (auto& [own, source] : copies) {
-    own.copy_(source);
+    tutti::detail::copy_values(own, source);
   }
   return report;
 }

@@ -125,7 +125,7 @@ TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
 
 TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
                                               tutti::detail::Xxh64* hash) const {
-  at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
+  at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype).device(at::kCPU));
   const std::size_t size = layout.bytes();
   if (size > 0) {
     file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);

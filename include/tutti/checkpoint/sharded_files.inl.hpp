@@ -227,7 +227,8 @@ TUTTI_INLINE void ShardedFiles::check_coverage(std::string_view name,
     }
     at::Tensor first;
     for (const std::size_t piece : fault.pieces) {
-      const at::Tensor values = at::empty(fault.where.sizes, at::TensorOptions(tensor.dtype));
+      const at::Tensor values =
+          at::empty(fault.where.sizes, at::TensorOptions(tensor.dtype).device(at::kCPU));
       read_part(tensor, {piece, fault.where}, fault.where, values);
       if (first.defined() &&
           std::memcmp(first.const_data_ptr(), values.const_data_ptr(), values.nbytes()) != 0) {
@@ -268,7 +269,8 @@ TUTTI_INLINE at::Tensor ShardedFiles::read(std::string_view name) const {
 }
 
 TUTTI_INLINE at::Tensor ShardedFiles::read(std::string_view name, const TensorBox& box) const {
-  at::Tensor out = at::empty(checked(name, box).sizes, at::TensorOptions(at(name).dtype));
+  at::Tensor out =
+      at::empty(checked(name, box).sizes, at::TensorOptions(at(name).dtype).device(at::kCPU));
   fill(name, box, out);
   return out;
 }

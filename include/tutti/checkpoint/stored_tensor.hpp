@@ -21,6 +21,7 @@
 #include <tutti/checkpoint/detail/tensor_layout.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {

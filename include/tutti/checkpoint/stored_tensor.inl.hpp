@@ -20,7 +20,7 @@ TUTTI_INLINE std::vector<std::int64_t> contiguous_strides(const std::vector<std:
 }  // namespace detail
 
 TUTTI_INLINE at::Tensor StoredTensor::view() const {
-  const at::TensorOptions options(dtype);
+  const auto options = at::TensorOptions(dtype).device(at::kCPU);  // now, in deferred_init() too
   if (extent == 0) {
     return at::empty_strided(shape, strides, options);
   }
@@ -42,6 +42,12 @@ TUTTI_INLINE at::Tensor StoredTensor::view() const {
 
 TUTTI_INLINE void StoredTensor::copy_to(const at::Tensor& target) const {
   const c10::AutoGradMode no_grad(false);
+  if (const auto tape = tutti::detail::InitTape::of(target)) {
+    tape->fill(target, [stored = *this](std::int64_t first, const at::Tensor& rows) {
+      rows.copy_(tutti::detail::rows_of(stored.view(), first, rows));
+    });
+    return;
+  }
   const bool plain = target.is_cpu() && target.scalar_type() == dtype && dtype != at::kBool &&
                      target.is_contiguous() && strides == detail::contiguous_strides(shape);
   if (plain && target.sizes() == at::IntArrayRef(shape)) {

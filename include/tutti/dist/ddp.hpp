@@ -39,6 +39,7 @@ class DistributedDataParallel final : public DataParallel {
   DistributedDataParallel(const torch::nn::Module& module, std::shared_ptr<Communicator> group,
                           const DataParallelOptions& options = {})
       : group_(std::move(group)), options_(options), state_(detail::state_of(module)) {
+    detail::check_has_memory(module, "DistributedDataParallel");
     detail::check_trainable(state_);
     TUTTI_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
                 "DistributedDataParallel: bucket_cap_mb is ", options.bucket_cap_mb,

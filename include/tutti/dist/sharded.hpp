@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/unit_slot.hpp>
@@ -37,7 +39,8 @@ namespace tutti::dist {
 class ShardedDataParallel final : public Sharding {
  public:
   /// Checks that all ranks have the same model and options, sends rank 0's parameters and buffers
-  /// to all, and shards. A collective.
+  /// to all, and shards. Those that nn::deferred_init() has made get their values here, a rank's
+  /// part of them, as rank 0 draws them. A collective.
   ///
   /// module: with a parameter that requires a gradient; outlives this. group: of all ranks.
   /// Throws c10::Error on all ranks, saying what differs or does not fit.
@@ -89,6 +92,7 @@ class ShardedDataParallel final : public Sharding {
   void check_options() const;
   void find_units(torch::nn::Module& module);
   void shard(const torch::nn::Module& module, const detail::ModuleState& state);
+  void take_values(const std::vector<at::Tensor>& deferred, const std::vector<at::Tensor>& before);
   void check_ranks(const std::string& model) const;
   [[nodiscard]] FlatUnit::How how(bool stays) const;
   [[nodiscard]] bool reduces_in_backward() const {

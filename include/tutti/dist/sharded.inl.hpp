@@ -79,12 +79,21 @@ class ShardedDataParallel::SummonedUnits final : public Summoned {
   bool write_back_;
 };
 
+// From so many states of the generator values are drawn.
+TUTTI_INLINE std::size_t deferred_draws(const std::vector<at::Tensor>& deferred) {
+  return deferred.empty()
+             ? 0
+             : ::tutti::detail::InitTape::of(deferred.front())->generator_states().size();
+}
+
 TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
                                                       std::shared_ptr<Communicator> group,
                                                       const ShardingOptions& options)
     : group_(std::move(group)), options_(options), root_("", {}) {
   const detail::ModuleState state = detail::state_of(module);
-  check_ranks(state.description);
+  const std::vector<at::Tensor> deferred = ::tutti::detail::tensors_without_memory(module);
+  check_ranks(state.description + c10::str(deferred.size(), " tensors of deferred_init(), ",
+                                           deferred_draws(deferred), " random streams\n"));
   check_options();
   TUTTI_CHECK(!state.trainable.empty(),
               "sharding: no parameter of the module requires a gradient, so there is nothing to "
@@ -109,7 +118,12 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
   }
   root_ = detail::ShardedUnit("", how(/*stays=*/true));
   find_units(module);
+  std::vector<at::Tensor> before;  // which parameters are not once they have memory
+  for (const at::Tensor& one : deferred) {
+    before.push_back(one.variable_data());
+  }
   shard(module, state);
+  take_values(deferred, before);
 }
 
 TUTTI_INLINE ShardedDataParallel::~ShardedDataParallel() {
@@ -196,10 +210,15 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
   }
   const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module);
-  std::unordered_map<const void*, std::string> memory;
+  std::map<std::pair<const void*, std::int64_t>, std::string> memory;
   for (const detail::UnitParameter& use : uses) {
     if (use.parameter.numel() > 0) {
-      const auto [other, is_new] = memory.try_emplace(use.parameter.const_data_ptr(), use.name);
+      const bool deferred = ::tutti::detail::InitTape::of(use.parameter) != nullptr;
+      const void* const storage = use.parameter.storage().unsafeGetStorageImpl();
+      const auto [other, is_new] =
+          memory.try_emplace({deferred ? storage : use.parameter.const_data_ptr(),
+                              deferred ? use.parameter.storage_offset() : 0},
+                             use.name);
       TUTTI_CHECK(is_new, "sharding: '", other->second, "' and '", use.name,
                   "' are different tensors in one memory, which would be sharded twice; make them "
                   "one tensor, or give each its own memory");
@@ -210,7 +229,11 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
                 "' has no parameters of its own (others may share them); remove its nn::Unit");
   }
-  group_->broadcast(state.everything(), 0);
+  std::vector<at::Tensor> of_rank_zero = state.everything();
+  std::erase_if(of_rank_zero, [](const at::Tensor& one) {
+    return ::tutti::detail::InitTape::of(one) != nullptr;
+  });
+  group_->broadcast(of_rank_zero, 0);
   for (FlatUnit* part : parts()) {
     part->seal();
     for (std::size_t i = 0; i < part->parameters().size(); ++i) {
@@ -229,6 +252,33 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
       bracket->slot.hold(bracket.get());
     }
   }
+}
+
+// What deferred_init() has put off: each rank makes all of it, one tensor after the other, from the
+// random numbers of rank 0, and keeps its part.
+TUTTI_INLINE void ShardedDataParallel::take_values(const std::vector<at::Tensor>& deferred,
+                                                   const std::vector<at::Tensor>& before) {
+  if (deferred.empty()) {
+    return;
+  }
+  const auto tape = ::tutti::detail::InitTape::of(before.front());
+  for (const at::Tensor& state : tape->generator_states()) {
+    auto* const bytes = static_cast<char*>(state.mutable_data_ptr());
+    const std::string own(bytes, state.nbytes());
+    const std::string first = group_->broadcast_bytes(own, 0);
+    TUTTI_CHECK(first.size() == own.size(), "sharding: rank 0's generator has a state of ",
+                first.size(), " bytes, here ", own.size(), "; use one LibTorch on all ranks");
+    std::copy(first.begin(), first.end(), bytes);
+  }
+  tape->make(before, [&](std::size_t i, const ::tutti::detail::InitTape::Values& values) {
+    const auto place = places_.find(deferred[i].unsafeGetTensorImpl());
+    if (place == places_.end()) {  // a buffer
+      at::Tensor buffer = deferred[i];
+      buffer.set_data(values.whole());
+    } else {
+      place->second.part->take(place->second.part->parameters()[place->second.index], values);
+    }
+  });
 }
 
 // Of all units, the root's first.

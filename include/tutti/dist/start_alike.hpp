@@ -28,6 +28,7 @@ namespace tutti::dist {
 
 TUTTI_INLINE void start_alike(const torch::nn::Module& model, const std::string& options,
                               Communicator& world, const std::string& who) {
+  detail::check_has_memory(model, who);
   const detail::ModuleState state = detail::state_of(model);
   const std::string mine = options + state.description;
   const std::string reference = world.broadcast_bytes(mine, 0);

@@ -313,7 +313,7 @@ TUTTI_INLINE void run_load(const LoadPlan& plan) {
   const c10::AutoGradMode no_grad(false);
   for (const LoadPlan::Copy& copy : plan.copies) {
     if (copy.adapted.defined()) {
-      copy.own.copy_(copy.adapted);
+      ::tutti::detail::copy_values(copy.own, copy.adapted);
     } else {
       copy.stored->copy_to(copy.own);
     }

@@ -37,7 +37,9 @@ namespace functional {
 /// The binomial filter [1,2,1]^T [1,2,1] / 16. Returns [1, 1, 3, 3], fp32, on the CPU.
 inline at::Tensor blur_filter() {
   constexpr float weights[] = {1, 2, 1, 2, 4, 2, 1, 2, 1};
-  return at::tensor(at::ArrayRef<float>(weights)).div_(16).view({1, 1, 3, 3});
+  return at::tensor(at::ArrayRef<float>(weights), at::TensorOptions(at::kFloat).device(at::kCPU))
+      .div_(16)
+      .view({1, 1, 3, 3});
 }
 
 /// Blurs each channel of `x` on its own and keeps every `stride`-th pixel.

@@ -261,7 +261,7 @@ TUTTI_INLINE double Rotary::factor() const {
 
 TUTTI_INLINE at::Tensor Rotary::plain_frequencies(double theta) const {
   const at::Tensor exponents =
-      at::arange(0, dim_, 2, at::TensorOptions().dtype(at::kFloat)).div(dim_);
+      at::arange(0, dim_, 2, at::TensorOptions(at::kFloat).device(at::kCPU)).div(dim_);
   return at::pow(theta, exponents).reciprocal();
 }
 
@@ -302,7 +302,7 @@ TUTTI_INLINE at::Tensor Rotary::yarn_frequencies() const {
     high += 0.001;
   }
   const at::Tensor plain = plain_frequencies(options_.rope_theta);
-  const at::Tensor ramp = at::arange(dim_ / 2, at::TensorOptions().dtype(at::kFloat))
+  const at::Tensor ramp = at::arange(dim_ / 2, at::TensorOptions(at::kFloat).device(at::kCPU))
                               .sub(low)
                               .div(high - low)
                               .clamp(0, 1);
@@ -329,7 +329,8 @@ TUTTI_INLINE at::Tensor Rotary::frequencies(std::int64_t length) const {
     case RopeType::longrope: {
       const std::vector<double>& by =
           length > original_length() ? options_.long_factor : options_.short_factor;
-      return plain_frequencies(theta).div(at::tensor(by, at::kFloat));
+      return plain_frequencies(theta).div(
+          at::tensor(by, at::TensorOptions(at::kFloat).device(at::kCPU)));
     }
   }
   return plain_frequencies(theta);

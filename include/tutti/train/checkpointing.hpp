@@ -26,6 +26,7 @@
 #include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -95,9 +96,9 @@ at::Tensor read_part(const checkpoint::ShardedSource& source, const at::Tensor& 
 class SharedReading {
  public:
   // device: where ranks speak to each other. spread: over which the model is; null: it is not.
-  SharedReading(const checkpoint::ShardedSource& source, dist::Communicator& world,
+  SharedReading(std::shared_ptr<const checkpoint::ShardedSource> source, dist::Communicator& world,
                 at::Device device, const dist::SpreadModel* spread = nullptr)
-      : source_(source), world_(world), device_(device), spread_(spread) {}
+      : source_(std::move(source)), world_(world), device_(device), spread_(spread) {}
 
   // Reads this rank's rows, and what is not worth a message whole.
   void read(const Copies& copies);
@@ -114,7 +115,7 @@ class SharedReading {
   // Whether all ranks read the same, before any of them waits for another's rows.
   void agree();
 
-  const checkpoint::ShardedSource& source_;
+  std::shared_ptr<const checkpoint::ShardedSource> source_;
   dist::Communicator& world_;
   at::Device device_;
   const dist::SpreadModel* spread_;

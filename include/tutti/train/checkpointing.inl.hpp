@@ -238,6 +238,19 @@ TUTTI_INLINE at::Tensor read_part(const checkpoint::ShardedSource& source,
   return out;
 }
 
+// Reads rows of what a placeholder stands for, when they have memory.
+TUTTI_INLINE tutti::detail::InitTape::Reader reader_of(
+    std::shared_ptr<const checkpoint::ShardedSource> source, const at::Tensor& placeholder) {
+  return [source = std::move(source), placeholder](std::int64_t first, const at::Tensor& rows) {
+    checkpoint::TensorBox box = checkpoint::whole_box(placeholder.sizes().vec());
+    if (rows.sizes() != placeholder.sizes()) {
+      box.offsets[0] = first;
+      box.sizes[0] = rows.size(0);
+    }
+    source->read_into(placeholder, box, rows);
+  };
+}
+
 TUTTI_INLINE void SharedReading::read(const Copies& copies) {
   const c10::AutoGradMode no_grad(false);
   for (const auto& [own, placeholder] : copies) {
@@ -247,17 +260,19 @@ TUTTI_INLINE void SharedReading::read(const Copies& copies) {
     const dist::Communicator& group = one != nullptr ? *spread_->data_group() : world_;
     const bool cut = is_cut(own, group);
     if (one == nullptr) {
-      if (cut) {
-        rows_.emplace_back(own, source_.read_rows(placeholder, group.rank(), group.size()));
+      if (const auto tape = tutti::detail::InitTape::of(own)) {
+        tape->fill(own, reader_of(source_, placeholder));
+      } else if (cut) {
+        rows_.emplace_back(own, source_->read_rows(placeholder, group.rank(), group.size()));
       } else {
-        own.copy_(source_.read(placeholder));
+        own.copy_(source_->read(placeholder));
       }
       continue;
     }
     const checkpoint::TensorBox box =
         checkpoint::shard_box(own.sizes().vec(), cut ? group.rank() : 0, cut ? group.size() : 1);
     const at::Tensor rows =
-        read_part(source_, placeholder, *spread_, *one, box.offsets[0], box.sizes[0]);
+        read_part(*source_, placeholder, *spread_, *one, box.offsets[0], box.sizes[0]);
     if (cut) {
       rows_of_part_.emplace_back(own, rows);
     } else {
@@ -408,7 +423,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   report.weights_only = options.weights_only;
   checkpoint::IgnoreKeys keys(options.ignore_keys);
   checkpoint::Snapshot snapshot;
-  std::optional<checkpoint::ShardedSource> source;  // of a sharded one
+  std::shared_ptr<checkpoint::ShardedSource> source;  // of a sharded one
   std::optional<detail::SharedReading> weights;
   const bool sharded = detail::agree_on_layout(path, *state.communicator);
   std::unique_ptr<dist::Summoned> whole;  // of a sharded one each rank reads its part
@@ -417,7 +432,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   }
   detail::on_every_rank(*state.communicator, [&] {
     if (sharded) {
-      source.emplace(path);
+      source = std::make_shared<checkpoint::ShardedSource>(path);
       source->checkpoint().verify(state.rank, state.world_size,
                                   options.weights_only ? "model" : "");
       snapshot = source->snapshot(dist::data_rank(state), !options.weights_only);
@@ -443,12 +458,12 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     report.model =
         detail::match_weights(policies, state, snapshot, options, report.ignored, copies);
     if (source) {
-      weights.emplace(*source, *state.communicator, state.device, state.spread).read(copies);
+      weights.emplace(source, *state.communicator, state.device, state.spread).read(copies);
       weights->read(kept);
     } else {
       const c10::AutoGradMode no_grad(false);
       for (const auto& [own, saved] : copies) {
-        own.copy_(saved);
+        tutti::detail::copy_values(own, saved);
       }
     }
     detail::add_own_weights(report);
@@ -460,7 +475,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   }
   detail::on_every_rank(*state.communicator, [&] {
     if (!options.weights_only) {
-      load_run(state, run, saver, snapshot.state, report, source && options.shards > 0);
+      load_run(state, run, saver, snapshot.state, report, source != nullptr && options.shards > 0);
       detail::load_policies(
           policies,
           snapshot.state.contains("policies") ? snapshot.state.child("policies") : Archive(),

@@ -13,6 +13,7 @@
 
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/models/spread_of.hpp>

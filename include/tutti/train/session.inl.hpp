@@ -240,9 +240,13 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   TUTTI_CHECK(state_.model,
               "the model's module() is null; return the torch::nn::Module that "
               "holds its parameters");
-  state_.model->to(state_.device);
-  if (state_.precision == Precision::bf16_true) {
-    cast_floats(*state_.model, at::kBFloat16);
+  const auto tape = put_off(*state_.model, options_.sharding, state_);
+  {
+    const tutti::detail::InitTape::Recording recording(tape);
+    state_.model->to(state_.device);
+    if (state_.precision == Precision::bf16_true) {
+      cast_floats(*state_.model, at::kBFloat16);
+    }
   }
   state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
   state_.run_folder = resolve_run_folder(options_, state_);
@@ -250,9 +254,12 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   check_spread(*engine_, options_, state_);
   state_.logger.add(constants_);
   engine_->prepare(state_);
-  engine_->fire<Init>(state_);
-  if (state_.precision == Precision::bf16_true) {
-    cast_floats(*state_.model, at::kBFloat16);  // what surgery has added
+  {
+    const tutti::detail::InitTape::Recording recording(tape);
+    engine_->fire<Init>(state_);
+    if (state_.precision == Precision::bf16_true) {
+      cast_floats(*state_.model, at::kBFloat16);  // what surgery has added
+    }
   }
   log_hyperparameters(state_, options_, engine_->constants());
   prepare_run();

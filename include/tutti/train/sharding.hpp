@@ -8,11 +8,13 @@
 #include <utility>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/dist/spread_model.hpp>
+#include <tutti/nn/deferred_init.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/closure.hpp>
@@ -61,6 +63,12 @@ std::string_view why_no_sharding(const P& given, bool whole, bool spread = false
   }
   return {};
 }
+
+/// Gives a model of nn::deferred_init() its memory; returns null then, and where it has some. With
+/// ShardStage::parameters it waits until each rank has its part: returns who knows its values.
+std::shared_ptr<tutti::detail::InitTape> put_off(torch::nn::Module& model,
+                                                 const dist::ShardingOptions& options,
+                                                 const State& state);
 
 /// Shards the run as options say. policies: why the recipe cannot have that; empty: it can.
 /// Throws c10::ValueError, on every rank, when something of the run does not go with sharding.

@@ -19,6 +19,18 @@ TUTTI_INLINE std::string autocast_notice(const dist::ShardingOptions& options,
          " and sharding.reduce_dtype to at::kFloat";
 }
 
+TUTTI_INLINE std::shared_ptr<tutti::detail::InitTape> put_off(torch::nn::Module& model,
+                                                              const dist::ShardingOptions& options,
+                                                              const State& state) {
+  const std::vector<at::Tensor> tensors = tutti::detail::tensors_without_memory(model);
+  if (!tensors.empty() && options.stage == dist::ShardStage::parameters &&
+      is_sharded(options, dist::data_ranks(state))) {
+    return tutti::detail::InitTape::of(tensors.front());
+  }
+  nn::materialize(model);
+  return nullptr;
+}
+
 TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& policies,
                                                            const TrainerOptions& options,
                                                            State& state) {

@@ -19,6 +19,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/sharding.hpp>
 
@@ -114,8 +115,8 @@ TUTTI_INLINE NamedTensorList weights_of(const torch::nn::Module& module, bool tr
       }
       // A sharded parameter may have no memory; no two have the same one.
       const at::Tensor own = sharding != nullptr ? sharding->shard_of(tensor) : tensor;
-      const void* const place =
-          own.is_same(tensor) ? tensor.const_data_ptr() : own.unsafeGetTensorImpl();
+      const bool has_memory = own.is_same(tensor) && InitTape::of(tensor) == nullptr;
+      const void* const place = has_memory ? tensor.const_data_ptr() : own.unsafeGetTensorImpl();
       if (tensor.numel() == 0 || seen.insert(place).second) {
         out.emplace_back(item.key(), own);
       }
@@ -166,7 +167,8 @@ TUTTI_INLINE void AverageLists::find_infinities() {
   std::vector<at::Tensor> tensors;
   for (std::size_t i = 0; i < count; ++i) {
     const at::Tensor& weight = floating_.weights[i];
-    if (!weight.requires_grad() && weight.numel() > 0) {
+    const bool has_values = InitTape::of(weight) == nullptr;
+    if (!weight.requires_grad() && weight.numel() > 0 && has_values) {
       asked.push_back(i);
       tensors.insert(tensors.end(), {floating_.averages[i], weight});
     }

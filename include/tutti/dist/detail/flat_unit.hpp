@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/exchange.hpp>
@@ -64,8 +65,11 @@ class FlatUnit {
     parameters_.emplace_back(name, parameter, how_.group->size(), how_.group->rank());
   }
 
-  /// Moves the parameters into the flat memory; nothing can be added from now on.
+  /// Moves the parameters into the flat memory; nothing can be added from now on. Those without
+  /// memory get some here, and values by take().
   void seal();
+  /// This rank's part of a parameter's values; all of them where the whole stays.
+  void take(FlatParameter& one, const ::tutti::detail::InitTape::Values& values);
 
   [[nodiscard]] bool here() const { return here_; }
   /// The model always has the parameters whole and in their own type.
@@ -121,6 +125,7 @@ class FlatUnit {
   }
   [[nodiscard]] bool shares() const { return !own_shards_.defined(); }
 
+  void put_whole(const FlatParameter& one, const at::Tensor& whole);
   void allocate();
   [[nodiscard]] std::function<void()> start_gather_to(const at::Tensor& whole) const;
   at::Tensor packed(at::ScalarType type) const;
@@ -209,19 +214,35 @@ TUTTI_INLINE void FlatUnit::seal() {
     own_shards_ = at::zeros({part_}, options());
   }
   for (FlatParameter& one : parameters_) {
-    one.view(whole_, one.in_whole).copy_(one.whole);
-    if (shares()) {
-      one.shard = one.view(whole_, one.in_whole + one.first * one.row, one.mine);
-    } else {
-      one.shard = one.view(own_shards_, one.in_shard, one.mine);
-      const at::Tensor whole =
-          one.sizes.empty() ? one.whole.detach().view({1}) : one.whole.detach();
-      one.shard.copy_(whole.narrow(0, one.first, one.mine));
+    one.shard = shares() ? one.view(whole_, one.in_whole + one.first * one.row, one.mine)
+                         : one.view(own_shards_, one.in_shard, one.mine);
+    if (::tutti::detail::InitTape::of(one.whole) == nullptr) {
+      put_whole(one, one.whole.detach());
     }
     one.shard.set_requires_grad(one.trains());
   }
   set_views(whole_);
   drop();
+}
+
+TUTTI_INLINE void FlatUnit::put_whole(const FlatParameter& one, const at::Tensor& whole) {
+  if (here_) {
+    one.view(whole_, one.in_whole).copy_(whole);
+  }
+  if (!shares()) {
+    const at::Tensor rows = one.sizes.empty() ? whole.view({1}) : whole;
+    one.shard.detach().copy_(rows.narrow(0, one.first, one.mine));
+  }
+}
+
+TUTTI_INLINE void FlatUnit::take(FlatParameter& one,
+                                 const ::tutti::detail::InitTape::Values& values) {
+  const c10::NoGradGuard no_grad;
+  if (here_ || one.sizes.empty()) {
+    put_whole(one, values.whole());
+  } else if (one.mine > 0) {
+    values.rows(one.first, one.shard.detach());
+  }
 }
 
 // The parameters are these places from now on; who holds one sees them.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -83,6 +84,15 @@ inline ModuleState state_of(const torch::nn::Module& module) {
   }
   state.description = text.str();
   return state;
+}
+
+/// who: speaks.
+inline void check_has_memory(const torch::nn::Module& module, const std::string& who) {
+  const std::size_t without = ::tutti::detail::tensors_without_memory(module).size();
+  TUTTI_CHECK(
+      without == 0, who, ": ", without,
+      " parameters and buffers of the module have no memory yet, since deferred_init() made "
+      "them; call nn::materialize(module) first");
 }
 
 inline void check_trainable(const ModuleState& state) {

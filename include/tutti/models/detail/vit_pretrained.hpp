@@ -495,7 +495,7 @@ TUTTI_INLINE WeightLayout VisionTransformerImpl::weight_layout(VisionLayout layo
   const std::int64_t side = options_.image_size / options_.patch_size;
   const std::int64_t prefix = options_.class_token ? 1 : 0;
   for (DiskTensor& tensor : out.tensors) {
-    if (tensor.tensor.const_data_ptr() == encoder->pos_embedding.const_data_ptr()) {
+    if (tensor.tensor.is_alias_of(encoder->pos_embedding)) {
       tensor.adapt = [=](const at::Tensor& from_file) {
         return detail::resample_positions(from_file, prefix, side, layout);
       };
