@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,13 @@
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/tensor_loader.hpp>
+#include <tutti/dist/backend.hpp>
+#include <tutti/dist/sharded.hpp>
+#include <tutti/nn/unit.hpp>
+
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
 #include "device/run.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -34,6 +42,28 @@ struct Places final {
   void apply(BeforeForward, const State& state) {
     devices.push_back(state.batch.inputs().device().str());
   }
+};
+
+struct Block : torch::nn::Module, nn::Unit {
+  Block()
+      : in(register_module("in", torch::nn::Linear(4, 8))),
+        out(register_module("out", torch::nn::Linear(8, 4))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return in_unit(x, [&](const at::Tensor& y) { return out->forward(in->forward(y).tanh()); });
+  }
+  torch::nn::Linear in, out;
+};
+
+struct Blocks : torch::nn::Module {
+  Blocks()
+      : first(register_module("first", std::make_shared<Block>())),
+        second(register_module("second", std::make_shared<Block>())),
+        head(register_module("head", torch::nn::Linear(4, 2))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return head->forward(second->forward(first->forward(x)));
+  }
+  std::shared_ptr<Block> first, second;
+  torch::nn::Linear head;
 };
 
 // The weights after two epochs of the loader's batches, 3 in each, on the device.
@@ -172,6 +202,62 @@ TEST_CASE("a checkpoint written behind a run on the device is the one written in
     return tiny::flat(*resumed);
   };
   CHECK(saved(true).equal(saved(false)));
+}
+
+TEST_CASE("with cpu_offload a sharded model's parts, gradients and optimizer are on the host",
+          "[device]") {
+  const auto batches = tiny::batches(3);
+  const auto trained = [&](const dist::ShardingOptions& options) {
+    at::manual_seed(1);
+    const auto model = std::make_shared<Blocks>();
+    model->to(at::kCUDA);
+    const auto group = dist::join({}, at::kCUDA, std::chrono::seconds(10));
+    const auto sharding = dist::shard(*model, group, options);
+    std::vector<at::Tensor> shards;
+    for (const dist::ShardedParameter& one : sharding->parameters()) {
+      CHECK(one.whole.is_cuda());
+      CHECK(one.shard.is_cpu() == options.cpu_offload);
+      CHECK(one.shard.is_pinned() == options.cpu_offload);
+      shards.push_back(one.shard);
+    }
+    torch::optim::SGD optimizer(shards, torch::optim::SGDOptions(0.1).momentum(0.9));
+    std::vector<double> losses;
+    for (const Batch& batch : batches) {
+      optimizer.zero_grad();
+      for (int pass = 0; pass < 2; ++pass) {  // gradients add up
+        sharding->before_forward(pass == 1);
+        const at::Tensor y = model->forward(batch.inputs().to(at::kCUDA));
+        const at::Tensor loss = (y - batch.targets().to(at::kCUDA)).pow(2).mean();
+        losses.push_back(loss.item<double>());
+        sharding->before_backward(loss);
+        loss.backward();
+        sharding->after_backward();
+      }
+      CHECK(shards.front().grad().is_cpu() == options.cpu_offload);
+      optimizer.step();
+      sharding->after_step();
+    }
+    const auto& first = sharding->parameters().front();
+    const at::Tensor whole = sharding->whole_of(first, first.shard.detach());
+    CHECK(whole.is_cpu() == options.cpu_offload);
+    CHECK(sharding->part_of(first, whole.to(at::kCUDA)).is_cpu() == options.cpu_offload);
+    const auto summoned = sharding->summon(/*write_back=*/true);
+    CHECK(first.whole.cpu().equal(whole.cpu()));
+    return losses;
+  };
+  for (const auto stage :
+       {dist::ShardStage::optimizer, dist::ShardStage::gradients, dist::ShardStage::parameters}) {
+    for (const bool half : {false, true}) {
+      dist::ShardingOptions options{.stage = stage};
+      if (half) {
+        options.param_dtype = at::kBFloat16;
+        options.reduce_dtype = at::kFloat;
+      }
+      const std::vector<double> expected = trained(options);
+      options.cpu_offload = true;
+      CHECK(trained(options) == expected);
+    }
+  }
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -82,6 +82,9 @@ void compare(std::int64_t microbatch, double tolerance, Ps... policies) {
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));
     CHECK(difference(losses(with(stage, here), policies...), replicated) < tolerance);
+    TrainerOptions offloading = with(stage, here);
+    offloading.sharding.cpu_offload = true;
+    CHECK(difference(losses(offloading, policies...), replicated) < tolerance);
     if (microbatch > 0) {  // a unit's reduction goes on meanwhile, as it does on a GPU
       TrainerOptions overlapping = with(stage, here);
       overlapping.sharding.overlap_reduce = true;

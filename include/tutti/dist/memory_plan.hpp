@@ -59,11 +59,12 @@ struct MemoryPlan {
   std::int64_t gradients = 0;   ///< after the backward pass, with the buckets of
                                 ///< DistributedDataParallel
   std::int64_t optimizer = 0;   ///< the optimizer's state
+  std::int64_t host = 0;        ///< with cpu_offload: the rank's parts of these three, on the host
   std::int64_t buffers = 0;     ///< such as the running statistics of batch norms
   std::int64_t peak = 0;        ///< the most at one moment of a step, with all of these
   std::int64_t sent = 0;        ///< by rings, as NCCL and Gloo send
 
-  /// The memory between steps.
+  /// The memory between steps, without `host`.
   [[nodiscard]] std::int64_t between_steps() const {
     return parameters + gradients + optimizer + buffers;
   }

@@ -163,7 +163,8 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     overlaps = sharding.overlap_reduce.value_or(!on_cpu);
     const bool alone = one.alone() && (ranks == 1 || on_cpu);
     unit.message += alone ? 0 : ranks * one.chunk_numel() * wide;
-    const std::int64_t packed = compute == own ? 0 : one.chunk_numel() * wide;
+    const bool copied = compute != own || (sharding.cpu_offload && !on_cpu);
+    const std::int64_t packed = copied ? one.chunk_numel() * wide : 0;
     unit.packed += packed;
     unit.ahead += (alone ? one.numel() : ranks * one.chunk_numel()) * wide + packed;
     if (one.trains()) {
@@ -180,23 +181,26 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   for (const at::Tensor& buffer : module.buffers()) {
     plan.buffers += static_cast<std::int64_t>(buffer.nbytes());
   }
-  plan.optimizer =
+  const bool offloads = shards && sharding.cpu_offload;
+  (offloads ? plan.host : plan.optimizer) =
       static_cast<std::int64_t>(static_cast<double>(trained) * options.optimizer_bytes);
   const auto ring = [](std::int64_t bytes, int size) { return bytes * (size - 1) / size; };
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const detail::UnitBytes& unit = units[i];
+    detail::UnitBytes& unit = units[i];
     const bool whole = sharding.stage != ShardStage::parameters || i == 0;
     plan.parameters += whole ? unit.whole : 0;
-    plan.parameters += shards && (!whole || sharding.param_dtype) ? unit.shard : 0;
+    const bool apart = shards && (!whole || sharding.param_dtype || sharding.cpu_offload);
+    (offloads ? plan.host : plan.parameters) += apart ? unit.shard : 0;
     if (!shards) {
       plan.gradients += unit.gradient;
       plan.gradients +=
           world > 1 && !options.gradient_as_bucket_view ? unit.gradient : 0;  // the buckets
       plan.sent += 2 * ring(unit.gradient, world);
     } else {
-      plan.gradients += unit.kept_mean;
+      (offloads ? plan.host : plan.gradients) += unit.kept_mean;
       plan.sent += ring(unit.reduced * ranks, ranks) + 2 * ring(unit.reduced, copies) +
                    (whole ? 1 : 2) * ring(unit.part * ranks, ranks);
+      unit.kept_mean = offloads ? 0 : unit.kept_mean;  // behind the message
     }
   }
   plan.peak = plan.parameters + plan.optimizer + plan.buffers +

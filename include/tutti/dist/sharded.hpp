@@ -67,7 +67,8 @@ class ShardedDataParallel final : public Sharding {
   [[nodiscard]] at::Tensor shard_of(const at::Tensor& parameter) const override;
   [[nodiscard]] Communicator& shard_group() const override { return *shard_group_; }
   [[nodiscard]] bool keeps_whole() const override {
-    return options_.stage != ShardStage::parameters && !options_.param_dtype;
+    return options_.stage != ShardStage::parameters && !options_.param_dtype &&
+           !options_.cpu_offload;
   }
   [[nodiscard]] bool meets_in_forward() const override {
     return options_.stage == ShardStage::parameters;

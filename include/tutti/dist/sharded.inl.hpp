@@ -142,7 +142,8 @@ TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) con
   const std::string mine = "sharding stage " + std::string(to_string(options_.stage)) +
                            ", shard_degree " + std::to_string(options_.shard_degree) +
                            ", param_dtype " + type(options_.param_dtype) + ", reduce_dtype " +
-                           type(options_.reduce_dtype) + ", reduce_at_end " +
+                           type(options_.reduce_dtype) + ", cpu_offload " +
+                           (options_.cpu_offload ? "true" : "false") + ", reduce_at_end " +
                            (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
                            (!options_.overlap_reduce   ? "own"
                             : *options_.overlap_reduce ? "true"
@@ -181,7 +182,8 @@ TUTTI_INLINE detail::FlatUnit::How ShardedDataParallel::how(bool stays) const {
           .replicas = replicas_,
           .param_dtype = options_.param_dtype,
           .reduce_dtype = options_.reduce_dtype,
-          .stays = stays || options_.stage != ShardStage::parameters};
+          .stays = stays || options_.stage != ShardStage::parameters,
+          .offloads = options_.cpu_offload};
 }
 
 TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
@@ -479,7 +481,8 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::part_of(const ShardedParameter& lik
   const detail::FlatParameter& one = flat_of(like, &unused);
   TUTTI_CHECK(whole.sizes() == at::IntArrayRef(one.sizes), "sharding: a tensor ", whole.sizes(),
               " is to be cut as '", one.name, "', which is ", at::IntArrayRef(one.sizes));
-  return one.view(one.flat(whole).contiguous(), one.first * one.row, one.mine).clone();
+  const at::Tensor part = one.view(one.flat(whole).contiguous(), one.first * one.row, one.mine);
+  return part.to(one.shard.device(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::whole_of(const ShardedParameter& like,

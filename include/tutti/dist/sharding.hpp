@@ -49,6 +49,11 @@ struct ShardingOptions {
   /// by one; none: that in which parameters compute.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
 
+  /// The parts that this rank has of parameters, gradients and the optimizer's state are in the
+  /// host's memory, where the optimizer steps; parts go to the device when the whole is gathered
+  /// there, and averaged gradients come back. Nothing changes where the model is on the CPU.
+  bool cpu_offload = false;
+
   /// Gradients are averaged after the last backward pass and not while they are computed, so that
   /// no rank waits for one that failed there; not with ShardStage::parameters.
   bool reduce_at_end = false;

@@ -100,8 +100,11 @@ class GradScaler {
     }
     found_inf_.zero_();
     if (!gradients.empty()) {
-      const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
-      at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf_, inverse);
+      const at::Device where = gradients.front().device();  // the host, with cpu_offload
+      at::Tensor found_inf = found_inf_.to(where);
+      const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat).to(where);
+      at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse);
+      found_inf_.copy_(found_inf);
     }
     communicator.all_reduce(found_inf_, dist::ReduceOp::maximum);
     finite_ = found_inf_.item<float>() == 0.0F;

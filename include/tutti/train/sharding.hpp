@@ -31,7 +31,8 @@ namespace tutti::train {
 
 /// The model's parameters are always whole, in their own type.
 inline bool keeps_whole(const dist::ShardingOptions& options) {
-  return options.stage != dist::ShardStage::parameters && !options.param_dtype;
+  return options.stage != dist::ShardStage::parameters && !options.param_dtype &&
+         !options.cpu_offload;
 }
 
 /// What a run has to be told whose parameters are sharded while autocast keeps whole copies of

@@ -55,7 +55,8 @@ class FlatUnit {
     std::shared_ptr<Communicator> replicas;  ///< who have the same part of other copies
     std::optional<at::ScalarType> param_dtype;
     std::optional<at::ScalarType> reduce_dtype;
-    bool stays = true;  ///< the whole is always there
+    bool stays = true;      ///< the whole is always there
+    bool offloads = false;  ///< shards are on the host
   };
 
   explicit FlatUnit(How how) : how_(std::move(how)) {}
@@ -73,7 +74,9 @@ class FlatUnit {
 
   [[nodiscard]] bool here() const { return here_; }
   /// The model always has the parameters whole and in their own type.
-  [[nodiscard]] bool always_whole() const { return how_.stays && !how_.param_dtype; }
+  [[nodiscard]] bool always_whole() const {
+    return how_.stays && !how_.param_dtype && !how_.offloads;
+  }
   [[nodiscard]] bool trains() const {
     return std::any_of(parameters_.begin(), parameters_.end(),
                        [](const FlatParameter& one) { return one.trains(); });
@@ -210,8 +213,9 @@ TUTTI_INLINE void FlatUnit::seal() {
   shard_options_ = model.options().requires_grad(false);
   whole_ = at::empty({numel_}, options().dtype(compute_type()));
   bytes_ = whole_.nbytes();
-  if (!how_.stays || how_.param_dtype) {
-    own_shards_ = at::zeros({part_}, options());
+  if (!always_whole()) {
+    const auto host = options().device(at::kCPU).pinned_memory(options().device().is_cuda());
+    own_shards_ = at::zeros({part_}, how_.offloads ? host : options());
   }
   for (FlatParameter& one : parameters_) {
     one.shard = shares() ? one.view(whole_, one.in_whole + one.first * one.row, one.mine)
@@ -272,7 +276,7 @@ TUTTI_INLINE void FlatUnit::allocate() {
 // This rank's part, in the order of messages; without what is alone where it lies in the whole.
 TUTTI_INLINE at::Tensor FlatUnit::packed(at::ScalarType type) const {
   if (!shares()) {
-    return own_shards_.to(type);
+    return own_shards_.to(options().dtype(type));
   }
   const at::Tensor part = at::empty({part_ - alone_}, options().dtype(type));
   for (const FlatParameter& one : parameters_) {
@@ -458,7 +462,7 @@ TUTTI_INLINE void FlatUnit::reduce() {
   if (ranks_in_mean() > 1) {
     mean.div_(ranks_in_mean() / ahead(sum));
   }
-  mean = mean.to(shard_options_.dtype());
+  mean = mean.to(how_.offloads ? options().device(at::kCPU) : options());
   flags_ = sum.narrow(0, part, count);
   for (FlatParameter& one : parameters_) {
     if (one.trains()) {
