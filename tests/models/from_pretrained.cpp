@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/nn/deferred_init.hpp>
 
 #include "models/tiny_pretrained.hpp"
 #include "support/catch.hpp"
@@ -442,7 +443,7 @@ TEST_CASE("parameters that a file fills are not drawn first", "[models][pretrain
   torch::manual_seed(3);
   at::Tensor untouched = at::full({100}, 7.0);
   {
-    const tutti::models::detail::WithoutInit raw;
+    const tutti::detail::WithoutDraws raw;
     untouched.normal_();
     untouched.uniform_(0, 1);
     CHECK(untouched.eq(7).all().item<bool>());
@@ -453,6 +454,39 @@ TEST_CASE("parameters that a file fills are not drawn first", "[models][pretrain
   CHECK(at::randn({4}).equal(expected));  // and no random number was used
   untouched.normal_();
   CHECK(!untouched.eq(7).any().item<bool>());
+}
+
+TEST_CASE("weights of a folder may wait until the model has memory", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, weights());
+  const bool inside = GENERATE(true, false);
+  Tiny net{nullptr};
+  if (inside) {
+    net = tutti::nn::deferred_init([&] { return load(folder); });
+  } else {
+    net = tutti::nn::deferred_init([] { return Tiny(TinyOptions{}); });
+    load_pretrained(net->weight_layout(), folder.path().string());
+  }
+  CHECK(tutti::nn::is_deferred(*net));
+  tutti::nn::materialize(*net);
+  check_values(net);
+
+  // A head that the file lacks has the values that it has without deferred_init().
+  Tensors headless = weights();
+  headless.erase("classifier.weight");
+  headless.erase("classifier.bias");
+  write(folder, headless);
+  const auto build = [&] {
+    PretrainedReport report;
+    return load(folder, {.allow_new_heads = true}, &report);
+  };
+  torch::manual_seed(4);
+  const Tiny expected = build();
+  torch::manual_seed(4);
+  Tiny drawn = tutti::nn::deferred_init(build);
+  tutti::nn::materialize(*drawn);
+  CHECK(drawn->classifier->weight.equal(expected->classifier->weight));
+  CHECK(drawn->table.equal(expected->table));
 }
 
 TEST_CASE("a config of another model is refused before the weights are looked at",

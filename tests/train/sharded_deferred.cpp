@@ -11,6 +11,9 @@
 
 #include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/lora.hpp>
+#include <tutti/algorithms/swa.hpp>
+#include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/nn/deferred_init.hpp>
 #include <tutti/optim/adam.hpp>
@@ -82,6 +85,9 @@ TEST_CASE("rank body: models without memory train as those with", "[.rank]") {
   const EMA ema{.half_life = "2ba", .update_interval = "1ba"};
   CHECK(losses(true, with, "", ALiBi{.max_sequence_length = 8}, ema) ==
         losses(false, with, "", ALiBi{.max_sequence_length = 8}, ema));
+  const SWA mean{.swa_start = "0ep", .swa_end = "2ep", .update_interval = "1ba"};
+  const LoRA adapters{.r = 2, .target_modules = {"c_attn", "c_proj"}};
+  CHECK(losses(true, with, "", adapters, mean) == losses(false, with, "", adapters, mean));
   CHECK(alone([&] { return losses(true, options(12, ShardStage::parameters), ""); }) ==
         alone([&] { return losses(false, options(12, ShardStage::none), ""); }));
 }
@@ -124,6 +130,10 @@ TEST_CASE("rank body: a model without memory goes on from a checkpoint", "[.rank
     with.load_weights_only = true;
     with.max_duration = "1ep";
     CHECK(losses(true, with, "", ema) == losses(false, with, "", ema));
+    with.load_path.clear();
+    with.load_weights_only = false;
+    const LoadCheckpoint start{.load_path = name};
+    CHECK(losses(true, with, "", start) == losses(false, with, "", start));
   }
 }
 

@@ -13,16 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Device.h>
-#include <c10/core/DispatchKey.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 #include <torch/nn/module.h>
 
 #include <tutti/checkpoint/glob.hpp>
@@ -32,23 +27,6 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/weight_layout.hpp>
-
-namespace tutti::models::detail {
-
-/// While it lives, parameters that this thread makes keep the values of their memory: normal_() and
-/// uniform_() do nothing. For a model whose weights are read from a file right afterwards; drawing
-/// them would take ten times as long as reading them.
-class WithoutInit {
- public:
-  WithoutInit() : guard_(key()) {}
-
- private:
-  static c10::DispatchKey key();
-
-  c10::impl::IncludeDispatchKeyGuard guard_;
-};
-
-}  // namespace tutti::models::detail
 
 /// Models from folders of weights, as Hugging Face's `from_pretrained` reads them.
 namespace tutti::models {
@@ -160,7 +138,7 @@ M load_model(const PretrainedConfig& config, const std::string& folder,
   const auto files = checkpoint::WeightFiles::open(folder);
   M model{nullptr};
   try {
-    const WithoutInit raw;
+    const ::tutti::detail::WithoutDraws raw;  // ten times as long as reading the weights
     model = model_from<M>(config, options);
   } catch (const c10::Error& error) {
     rethrow_for(config, error);

@@ -3,33 +3,6 @@
 
 #include <tutti/models/from_pretrained.hpp>
 
-namespace tutti::models::detail {
-
-// LibTorch has a dispatch key for libraries that put off the initialisation of modules, and nothing
-// behind it. Here the two random fills get an implementation under it, all else passes through.
-TUTTI_INLINE c10::DispatchKey WithoutInit::key() {
-  static constexpr auto key = c10::DispatchKey::DeferredInit;
-  using Random = std::optional<at::Generator>;
-  static const auto fills = [] {
-    torch::Library library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library.impl("normal_",
-                 [](at::Tensor& self, double, double, Random) -> at::Tensor& { return self; });
-    library.impl("uniform_",
-                 [](at::Tensor& self, double, double, Random) -> at::Tensor& { return self; });
-    return library;
-  }();
-  static const auto others = [] {
-    torch::Library library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
-      library.fallback(torch::CppFunction::makeFallthrough());
-    }
-    return library;
-  }();
-  return key;
-}
-
-}  // namespace tutti::models::detail
-
 namespace tutti::models {
 
 TUTTI_INLINE std::string PretrainedReport::text(std::size_t shown) const {

@@ -28,6 +28,24 @@ struct IValue;
 
 namespace tutti::detail {
 
+/// While it lives, normal_() and uniform_() of this thread do nothing: tensors keep the values of
+/// their memory, and no random number is used.
+class WithoutDraws {
+ public:
+  WithoutDraws();
+  ~WithoutDraws();
+  WithoutDraws(const WithoutDraws&) = delete;
+  WithoutDraws& operator=(const WithoutDraws&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard key_;
+};
+
+/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws or an
+/// InitTape::Recording.
+void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  std::vector<c10::IValue>* stack);
+
 /// The calls that make the values of a model's tensors, in their order. Such a tensor has sizes,
 /// strides, type and device, and its storage says on which tape it is; what reads its memory
 /// throws.
@@ -62,6 +80,10 @@ class InitTape : public std::enable_shared_from_this<InitTape> {
     at::Tensor generator_;  // its state at the start; undefined within another Recording
     c10::impl::IncludeDispatchKeyGuard key_;
   };
+
+  /// Writes a call to the tape and puts what it returns onto the stack; false: it has nothing to do
+  /// with it.
+  bool take(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
 
   /// The tape of the innermost Recording of this thread; null: there is none.
   static std::shared_ptr<InitTape> current();
@@ -129,16 +151,10 @@ class InitTape : public std::enable_shared_from_this<InitTape> {
     std::size_t storage;
   };
 
-  // Makes the dispatcher give the operators of a thread that records to take_or_call().
-  static void install();
-  static void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                           std::vector<c10::IValue>* stack);
   static void forget(void* place) { delete static_cast<Place*>(place); }
   static const Place* place_of(const at::Tensor& tensor);
   static View view_of(const at::Tensor& tensor, std::size_t storage);
 
-  // Writes a call to the tape and puts what it returns onto the stack; false: it is none of it.
-  bool take(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
   [[nodiscard]] Taking arguments_of(const c10::OperatorHandle& op,
                                     const std::vector<c10::IValue>& stack) const;
   at::Tensor taken_result(Taking& taking, const at::Tensor& on_meta, std::size_t index);

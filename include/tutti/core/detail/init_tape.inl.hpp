@@ -24,6 +24,34 @@
 namespace tutti::detail {
 
 TUTTI_INLINE thread_local InitTape* tape_here = nullptr;
+TUTTI_INLINE thread_local int without_draws = 0;
+
+// Makes the dispatcher ask take_or_call() where a thread has included the key.
+TUTTI_INLINE void install_calls() {
+  static const c10::RegistrationHandleRAII fallback = c10::Dispatcher::singleton().registerFallback(
+      c10::DispatchKey::DeferredInit, c10::KernelFunction::makeFromBoxedFunction<&take_or_call>(),
+      "tutti");
+}
+
+TUTTI_INLINE void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                               std::vector<c10::IValue>* stack) {
+  const std::string& name = op.schema().name();
+  if (without_draws > 0 && (name == "aten::normal_" || name == "aten::uniform_")) {
+    torch::jit::drop(stack, op.schema().arguments().size() - 1);  // the tensor itself is returned
+  } else if (tape_here == nullptr || !tape_here->take(op, *stack)) {
+    const c10::impl::ExcludeDispatchKeyGuard no_tape(c10::DispatchKey::DeferredInit);
+    op.callBoxed(stack);
+  }
+}
+
+TUTTI_INLINE WithoutDraws::WithoutDraws() : key_(c10::DispatchKey::DeferredInit) {
+  install_calls();
+  ++without_draws;
+}
+
+TUTTI_INLINE WithoutDraws::~WithoutDraws() {
+  --without_draws;
+}
 
 TUTTI_INLINE at::Tensor generator_state() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -194,20 +222,6 @@ TUTTI_INLINE InitTape::View InitTape::view_of(const at::Tensor& tensor, std::siz
           tensor.scalar_type()};
 }
 
-TUTTI_INLINE void InitTape::install() {
-  static const c10::RegistrationHandleRAII fallback = c10::Dispatcher::singleton().registerFallback(
-      c10::DispatchKey::DeferredInit, c10::KernelFunction::makeFromBoxedFunction<&take_or_call>(),
-      "tutti");
-}
-
-TUTTI_INLINE void InitTape::take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                                         std::vector<c10::IValue>* stack) {
-  if (!tape_here->take(op, *stack)) {
-    const c10::impl::ExcludeDispatchKeyGuard no_tape(c10::DispatchKey::DeferredInit);
-    op.callBoxed(stack);
-  }
-}
-
 TUTTI_INLINE InitTape::Recording::Recording(std::shared_ptr<InitTape> tape)
     : tape_(std::move(tape)),
       before_(tape_here),
@@ -216,7 +230,7 @@ TUTTI_INLINE InitTape::Recording::Recording(std::shared_ptr<InitTape> tape)
   if (tape_ == nullptr) {
     return;
   }
-  install();
+  install_calls();
   tape_here = tape_.get();
   if (before_ == nullptr) {
     const PlainCalls plain;
