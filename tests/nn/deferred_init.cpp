@@ -314,7 +314,7 @@ TEST_CASE("what is built inside of it belongs to the same model", "[nn]") {
   });
   nn::materialize(*model);
   CHECK(model->buffers().front().equal(expected));
-  CHECK_FALSE(::tutti::detail::InitTape::current());
+  CHECK_FALSE(::tutti::detail::RecordedInit::current());
   CHECK(at::ones({2}).sum().item<double>() == 2);
 }
 

@@ -404,8 +404,8 @@ TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the o
   dist::SingleProcess alone;
   checkpoint::write_sharded(folder / "a", checkpoint::to_sharded(snapshot, {}, 0), alone);
 
-  checkpoint::ShardedSource source(folder / "a");
-  Archive state = source.snapshot(0, /*with_state=*/true).state;
+  const auto source = std::make_shared<checkpoint::ShardedSource>(folder / "a");
+  Archive state = source->snapshot(0, /*with_state=*/true).state;
   const train::PolicyStates policies{{.name = "SWA", .parts = "mean/weights"},
                                      {.name = "EMA", .parts = "weights"},
                                      {.name = "Other"}};
@@ -420,7 +420,7 @@ TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the o
   CHECK(read >= 100'000);
   CHECK(read < 102'000);  // /proc/self/io counts itself
   reading.exchange();     // all others say what this one does
-  const Archive values = source.filled(state);
+  const Archive values = source->filled(state);
   const at::Tensor& average = values.tensor("policies/EMA/weights/fc.weight");
   CHECK(average.equal(whole.narrow(0, 250, 250).repeat({4, 1})));
   CHECK(values.tensor("policies/EMA/weights/fc.bias").equal(at::ones({2})));

@@ -27,7 +27,6 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/nn/deferred_init.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/fused_step.hpp>
 
@@ -275,7 +274,7 @@ struct EMA final {
     *run.store = functional::EMAParameters(*state.model, exclude_buffers, detail::parts_of(state));
   }
   void apply(AfterLoad, State& state) {
-    if (!nn::is_deferred(*state.model)) {  // else in take_shards()
+    if (detail::tensors_without_memory(*state.model).empty()) {  // else in take_shards()
       restore(state);
     }
   }

@@ -23,7 +23,7 @@
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/config.hpp>
-#include <tutti/core/detail/init_tape.hpp>
+#include <tutti/core/detail/recorded_init.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/weight_layout.hpp>

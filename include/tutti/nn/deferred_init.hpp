@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/config.hpp>
-#include <tutti/core/detail/init_tape.hpp>
+#include <tutti/core/detail/recorded_init.hpp>
 
 /// Models that get their memory when it is known where each part of them belongs.
 namespace tutti::nn {
@@ -30,9 +30,9 @@ namespace tutti::nn {
 /// Source: PyTorch's torchdistX, `deferred_init`; PyTorch's meta device.
 template <class Build>
 auto deferred_init(Build&& build) {
-  std::shared_ptr<::tutti::detail::InitTape> tape = ::tutti::detail::InitTape::current();
+  std::shared_ptr<::tutti::detail::InitTape> tape = ::tutti::detail::RecordedInit::current();
   if (tape == nullptr) {
-    tape = std::make_shared<::tutti::detail::InitTape>();
+    tape = std::make_shared<::tutti::detail::RecordedInit>();
   }
   const ::tutti::detail::InitTape::Recording recording(std::move(tape));
   return std::forward<Build>(build)();
@@ -56,13 +56,7 @@ TUTTI_INLINE bool is_deferred(const torch::nn::Module& model) {
 }
 
 TUTTI_INLINE void materialize(torch::nn::Module& model) {
-  std::vector<at::Tensor> tensors = ::tutti::detail::tensors_without_memory(model);
-  if (!tensors.empty()) {
-    ::tutti::detail::InitTape::of(tensors.front())
-        ->make(tensors, [&](std::size_t i, const ::tutti::detail::InitTape::Values& values) {
-          tensors[i].set_data(values.whole());
-        });
-  }
+  ::tutti::detail::materialize(model);
 }
 
 }  // namespace tutti::nn

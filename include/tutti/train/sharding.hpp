@@ -14,7 +14,6 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/dist/spread_model.hpp>
-#include <tutti/nn/deferred_init.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/closure.hpp>

@@ -27,7 +27,7 @@ TUTTI_INLINE std::shared_ptr<tutti::detail::InitTape> put_off(torch::nn::Module&
       is_sharded(options, dist::data_ranks(state))) {
     return tutti::detail::InitTape::of(tensors.front());
   }
-  nn::materialize(model);
+  tutti::detail::materialize(model);
   return nullptr;
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <future>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,26 +99,32 @@ std::exception_ptr error_while_others_wait(dist::Communicator& world, bool here,
     }
     return nullptr;
   }
-  std::promise<void> ended;
-  const std::future<void> end = ended.get_future();
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = !here;
+  const auto end = [&] {
+    const std::lock_guard lock(mutex);
+    ended = true;
+    changed.notify_all();
+  };
   checkpoint::Background thread;
   if (here) {
     thread.run([&] {
       try {
         work();
       } catch (...) {
-        ended.set_value();
+        end();
         throw;
       }
-      ended.set_value();
+      end();
     });
-  } else {
-    ended.set_value();
   }
   // Many short waits, since a collective has a time limit.
-  constexpr std::chrono::milliseconds moment{100};
-  while (world.all_reduce_value(std::int64_t{end.wait_for(moment) != std::future_status::ready},
-                                dist::ReduceOp::maximum) != 0) {
+  const auto runs_for_a_moment = [&] {
+    std::unique_lock lock(mutex);
+    return !changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return ended; });
+  };
+  while (world.all_reduce_value(std::int64_t{runs_for_a_moment()}, dist::ReduceOp::maximum) != 0) {
   }
   return error_of_any(world, [&] {
     if (const auto error = thread.finish()) {

@@ -5,98 +5,64 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-#include <c10/core/DispatchKeySet.h>
-#include <c10/core/Storage.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/StorageImpl.h>
 
-#include <tutti/config.hpp>
-#include <tutti/core/detail/throw.hpp>
-
-namespace c10 {
-class OperatorHandle;
-struct IValue;
-}  // namespace c10
-
-// Tensors without memory, and what makes their values when they are wanted.
+// Tensors without memory, and who makes their values when they are wanted: as much as those need
+// that may meet one. recorded_init.hpp has the rest.
 
 namespace tutti::detail {
 
-/// While it lives, normal_() and uniform_() of this thread do nothing: tensors keep the values of
-/// their memory, and no random number is used.
-class WithoutDraws {
- public:
-  WithoutDraws();
-  ~WithoutDraws();
-  WithoutDraws(const WithoutDraws&) = delete;
-  WithoutDraws& operator=(const WithoutDraws&) = delete;
-
- private:
-  c10::impl::IncludeDispatchKeyGuard key_;
-};
-
-/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws or an
-/// InitTape::Recording.
-void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  std::vector<c10::IValue>* stack);
-
-/// The calls that make the values of a model's tensors, in their order. Such a tensor has sizes,
-/// strides, type and device, and its storage says on which tape it is; what reads its memory
-/// throws.
-///
-/// LibTorch's operators come here by its dispatch key for this, `DeferredInit`; each runs on the
-/// meta device, which says what it makes. What a tensor is a view of is seen by its storage, so
-/// that calls that only make views need not be kept.
-///
-/// Source: PyTorch's torchdistX, `torchdistx.deferred_init`.
+/// Makes the values of a model's tensors. Such a tensor has sizes, strides, type and device, and
+/// its storage says whose it is; what reads its memory throws.
 class InitTape : public std::enable_shared_from_this<InitTape> {
  public:
   InitTape() = default;
   InitTape(const InitTape&) = delete;
   InitTape& operator=(const InitTape&) = delete;
+  virtual ~InitTape() = default;
 
   /// Of a tensor without memory; null: it has some, or is undefined.
-  static std::shared_ptr<InitTape> of(const at::Tensor& tensor);
+  static std::shared_ptr<InitTape> of(const at::Tensor& tensor) {
+    const Place* const place = place_of(tensor);
+    return place == nullptr ? nullptr : place->tape;
+  }
 
   /// While it lives, what this thread makes on the CPU has no memory, and what is done to tensors
   /// of the tape is written there. A tensor whose device is given is made as usual. The CPU's
   /// generator is then where it was. tape: null for nothing of this.
   class Recording {
    public:
-    explicit Recording(std::shared_ptr<InitTape> tape);
-    ~Recording();
+    explicit Recording(std::shared_ptr<InitTape> tape) : tape_(std::move(tape)) {
+      if (tape_ != nullptr) {
+        tape_->begin();
+      }
+    }
+    ~Recording() {
+      if (tape_ != nullptr) {
+        tape_->end();
+      }
+    }
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
    private:
     std::shared_ptr<InitTape> tape_;
-    InitTape* before_;
-    at::Tensor generator_;  // its state at the start; undefined within another Recording
-    c10::impl::IncludeDispatchKeyGuard key_;
   };
-
-  /// Writes a call to the tape and puts what it returns onto the stack; false: it has nothing to do
-  /// with it.
-  bool take(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack);
-
-  /// The tape of the innermost Recording of this thread; null: there is none.
-  static std::shared_ptr<InitTape> current();
 
   /// Reads rows of a tensor, from `first` on, as many as `rows` has; all of one without dimensions.
   using Reader = std::function<void(std::int64_t first, const at::Tensor& rows)>;
 
   /// A tensor of the tape has what `read` reads, from now on.
-  void fill(const at::Tensor& tensor, Reader read);
+  virtual void fill(const at::Tensor& tensor, Reader read) = 0;
 
   /// The states of the CPU's generator from which values are drawn: who writes others into them has
   /// others drawn.
-  [[nodiscard]] std::vector<at::Tensor> generator_states() const;
+  [[nodiscard]] virtual std::vector<at::Tensor> generator_states() const = 0;
 
   /// The values of a tensor.
   class Values {
@@ -124,55 +90,28 @@ class InitTape : public std::enable_shared_from_this<InitTape> {
   /// memory than those need, and hands each over, by its place in `tensors`: the same bits as
   /// without a tape. The generator is then where it was. Throws c10::Error for a tensor of another
   /// tape.
-  void make(const std::vector<at::Tensor>& tensors,
-            const std::function<void(std::size_t, const Values&)>& take) const;
+  virtual void make(const std::vector<at::Tensor>& tensors,
+                    const std::function<void(std::size_t, const Values&)>& take) const = 0;
 
- private:
-  struct Call;
-  struct Taking;
-  struct Making;
-
-  // Of a tensor that lies in a storage of the tape.
-  struct View {
-    std::size_t storage;
-    std::vector<std::int64_t> sizes;
-    std::vector<std::int64_t> strides;
-    std::int64_t offset;
-    at::ScalarType type;
-  };
-  struct Memory {
-    at::Storage on_meta;
-    std::size_t bytes;
-    c10::Device device;
-  };
-  // What a storage without memory knows of itself.
+ protected:
+  /// What a storage without memory knows of itself.
   struct Place {
     std::shared_ptr<InitTape> tape;
     std::size_t storage;
   };
-
   static void forget(void* place) { delete static_cast<Place*>(place); }
-  static const Place* place_of(const at::Tensor& tensor);
-  static View view_of(const at::Tensor& tensor, std::size_t storage);
+  static const Place* place_of(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) {
+      return nullptr;
+    }
+    const c10::DataPtr& data =
+        tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    return data.get_deleter() == &forget ? static_cast<const Place*>(data.get_context()) : nullptr;
+  }
 
-  [[nodiscard]] Taking arguments_of(const c10::OperatorHandle& op,
-                                    const std::vector<c10::IValue>& stack) const;
-  at::Tensor taken_result(Taking& taking, const at::Tensor& on_meta, std::size_t index);
-  at::Storage new_storage(const at::Tensor& on_meta, c10::Device device);
-  void note_draw();
-
-  // What to do at a call when values are made.
-  struct Step {
-    bool runs = false;
-    std::vector<std::size_t> gives{};  // storages that have their values then
-    std::vector<std::size_t> drops{};  // and that nobody reads any more
-  };
-  [[nodiscard]] std::vector<Step> plan(std::vector<bool> live) const;
-
-  std::vector<std::shared_ptr<Call>> calls_;
-  std::vector<Memory> memories_;
-  std::unordered_map<const void*, std::size_t> known_;  // by the storage on the meta device
-  at::Tensor generator_;  // its state, if nobody has set it or drawn since the last call that draws
+ private:
+  virtual void begin() = 0;
+  virtual void end() = 0;
 };
 
 /// As many rows of a tensor as `rows` has, from `first` on; all of it where `rows` has its sizes.
@@ -181,17 +120,24 @@ inline at::Tensor rows_of(const at::Tensor& whole, std::int64_t first, const at:
 }
 
 /// Copies values, or has them copied when `to` gets its memory; they must not change until then.
-void copy_values(const at::Tensor& to, const at::Tensor& from);
+inline void copy_values(const at::Tensor& to, const at::Tensor& from) {
+  if (const auto tape = InitTape::of(to)) {
+    tape->fill(to, [from](std::int64_t first, const at::Tensor& rows) {
+      rows.copy_(rows_of(from, first, rows));
+    });
+  } else {
+    to.copy_(from);
+  }
+}
 
 /// Of a module's parameters and buffers, each once, those without memory.
 template <class Module>
 std::vector<at::Tensor> tensors_without_memory(const Module& module) {
   std::vector<at::Tensor> out;
-  std::unordered_map<const void*, bool> seen;
+  std::unordered_set<const void*> seen;
   for (const auto& all : {module.parameters(), module.buffers()}) {
     for (const at::Tensor& one : all) {
-      if (InitTape::of(one) != nullptr &&
-          seen.try_emplace(one.unsafeGetTensorImpl(), true).second) {
+      if (InitTape::of(one) != nullptr && seen.insert(one.unsafeGetTensorImpl()).second) {
         out.push_back(one);
       }
     }
@@ -199,8 +145,15 @@ std::vector<at::Tensor> tensors_without_memory(const Module& module) {
   return out;
 }
 
-}  // namespace tutti::detail
+/// Gives them memory and their values.
+template <class Module>
+void materialize(Module& module) {
+  std::vector<at::Tensor> tensors = tensors_without_memory(module);
+  if (!tensors.empty()) {
+    InitTape::of(tensors.front())->make(tensors, [&](std::size_t i, const auto& values) {
+      tensors[i].set_data(values.whole());
+    });
+  }
+}
 
-#if TUTTI_BODIES
-#include <tutti/core/detail/init_tape.inl.hpp>
-#endif
+}  // namespace tutti::detail

@@ -19,11 +19,11 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include <tutti/core/detail/init_tape.hpp>
+#include <tutti/core/detail/recorded_init.hpp>
 
 namespace tutti::detail {
 
-TUTTI_INLINE thread_local InitTape* tape_here = nullptr;
+TUTTI_INLINE thread_local RecordedInit* tape_here = nullptr;
 TUTTI_INLINE thread_local int without_draws = 0;
 
 // Makes the dispatcher ask take_or_call() where a thread has included the key.
@@ -122,7 +122,7 @@ class KeptGenerator {
 };
 
 // A call of an operator; or a state of the generator, from which later calls draw; or a reader.
-struct InitTape::Call {
+struct RecordedInit::Call {
   struct Argument {
     std::size_t index;
     std::optional<std::size_t> element;
@@ -180,7 +180,7 @@ struct InitTape::Call {
 };
 
 // A call while it is taken.
-struct InitTape::Taking {
+struct RecordedInit::Taking {
   struct Twin {
     at::Tensor on_meta;
     at::Tensor given;
@@ -200,55 +200,49 @@ struct InitTape::Taking {
   [[nodiscard]] bool creates() const { return twins.empty() && device_argument && !says_device(); }
 };
 
-TUTTI_INLINE const InitTape::Place* InitTape::place_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) {
-    return nullptr;
-  }
-  const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  return data.get_deleter() == &forget ? static_cast<const Place*>(data.get_context()) : nullptr;
-}
-
-TUTTI_INLINE std::shared_ptr<InitTape> InitTape::of(const at::Tensor& tensor) {
-  const Place* const place = place_of(tensor);
-  return place == nullptr ? nullptr : place->tape;
-}
-
-TUTTI_INLINE std::shared_ptr<InitTape> InitTape::current() {
+TUTTI_INLINE std::shared_ptr<InitTape> RecordedInit::current() {
   return tape_here == nullptr ? nullptr : tape_here->shared_from_this();
 }
 
-TUTTI_INLINE InitTape::View InitTape::view_of(const at::Tensor& tensor, std::size_t storage) {
+TUTTI_INLINE RecordedInit::View RecordedInit::view_of(const at::Tensor& tensor,
+                                                      std::size_t storage) {
   return {storage, tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(),
           tensor.scalar_type()};
 }
 
-TUTTI_INLINE InitTape::Recording::Recording(std::shared_ptr<InitTape> tape)
-    : tape_(std::move(tape)),
-      before_(tape_here),
-      key_(tape_ != nullptr ? c10::DispatchKeySet(c10::DispatchKey::DeferredInit)
-                            : c10::DispatchKeySet()) {
-  if (tape_ == nullptr) {
-    return;
-  }
+// A Recording of this thread.
+struct RecordedInit::Scope {
+  RecordedInit* before = tape_here;
+  at::Tensor generator{};  // its state at the start; undefined within another one
+  c10::impl::IncludeDispatchKeyGuard key{c10::DispatchKey::DeferredInit};
+};
+
+TUTTI_INLINE RecordedInit::RecordedInit() = default;
+TUTTI_INLINE RecordedInit::~RecordedInit() = default;
+
+TUTTI_INLINE void RecordedInit::begin() {
   install_calls();
-  tape_here = tape_.get();
-  if (before_ == nullptr) {
+  scopes_.push_back(std::make_unique<Scope>());
+  if (scopes_.back()->before == nullptr) {
     const PlainCalls plain;
-    generator_ = generator_state();
-    tape_->generator_.reset();
+    scopes_.back()->generator = generator_state();
+    generator_.reset();
+  }
+  tape_here = this;
+}
+
+TUTTI_INLINE void RecordedInit::end() {
+  const std::unique_ptr<Scope> scope = std::move(scopes_.back());
+  scopes_.pop_back();
+  tape_here = scope->before;
+  if (scope->generator.defined()) {
+    const PlainCalls plain;
+    set_generator_state(scope->generator);
   }
 }
 
-TUTTI_INLINE InitTape::Recording::~Recording() {
-  tape_here = before_;
-  if (generator_.defined()) {
-    const PlainCalls plain;
-    set_generator_state(generator_);
-  }
-}
-
-TUTTI_INLINE InitTape::Taking InitTape::arguments_of(const c10::OperatorHandle& op,
-                                                     const std::vector<c10::IValue>& stack) const {
+TUTTI_INLINE RecordedInit::Taking RecordedInit::arguments_of(
+    const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack) const {
   Taking out{.call = {.op = op}};
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -286,7 +280,8 @@ TUTTI_INLINE InitTape::Taking InitTape::arguments_of(const c10::OperatorHandle& 
   return out;
 }
 
-TUTTI_INLINE bool InitTape::take(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) {
+TUTTI_INLINE bool RecordedInit::take(const c10::OperatorHandle& op,
+                                     std::vector<c10::IValue>& stack) {
   const PlainCalls plain;
   Taking taking = arguments_of(op, stack);
   Call& call = taking.call;
@@ -342,8 +337,8 @@ TUTTI_INLINE bool InitTape::take(const c10::OperatorHandle& op, std::vector<c10:
 }
 
 // What stands for a tensor that a call made on the meta device.
-TUTTI_INLINE at::Tensor InitTape::taken_result(Taking& taking, const at::Tensor& on_meta,
-                                               std::size_t index) {
+TUTTI_INLINE at::Tensor RecordedInit::taken_result(Taking& taking, const at::Tensor& on_meta,
+                                                   std::size_t index) {
   at::Tensor made = on_meta;
   auto known = known_.find(made.storage().unsafeGetStorageImpl());
   if (known != known_.end() && taking.moves) {
@@ -376,7 +371,7 @@ TUTTI_INLINE at::Tensor InitTape::taken_result(Taking& taking, const at::Tensor&
   return out;
 }
 
-TUTTI_INLINE at::Storage InitTape::new_storage(const at::Tensor& on_meta, c10::Device device) {
+TUTTI_INLINE at::Storage RecordedInit::new_storage(const at::Tensor& on_meta, c10::Device device) {
   const std::size_t number = memories_.size();
   const std::size_t bytes = on_meta.storage().nbytes();
   memories_.push_back({on_meta.storage(), bytes, device});
@@ -392,7 +387,7 @@ TUTTI_INLINE at::Storage InitTape::new_storage(const at::Tensor& on_meta, c10::D
   return at::Storage(std::move(storage));
 }
 
-TUTTI_INLINE void InitTape::fill(const at::Tensor& tensor, Reader read) {
+TUTTI_INLINE void RecordedInit::fill(const at::Tensor& tensor, Reader read) {
   Call call{.read = std::move(read)};
   call.arguments.push_back({0, {}, view_of(tensor, place_of(tensor)->storage), true});
   calls_.push_back(std::make_shared<Call>(std::move(call)));
@@ -400,7 +395,7 @@ TUTTI_INLINE void InitTape::fill(const at::Tensor& tensor, Reader read) {
 
 // A call draws: notes from what, unless it goes on from the last one that did. The generator is
 // moved on, so that a seed that is set again is seen.
-TUTTI_INLINE void InitTape::note_draw() {
+TUTTI_INLINE void RecordedInit::note_draw() {
   const at::Tensor now = generator_state();
   if (!generator_.defined() || !generator_.equal(now)) {
     calls_.push_back(std::make_shared<Call>(Call{.generator = now}));
@@ -409,7 +404,7 @@ TUTTI_INLINE void InitTape::note_draw() {
   generator_ = generator_state();
 }
 
-TUTTI_INLINE std::vector<at::Tensor> InitTape::generator_states() const {
+TUTTI_INLINE std::vector<at::Tensor> RecordedInit::generator_states() const {
   std::vector<at::Tensor> out;
   for (const auto& call : calls_) {
     if (call->generator.defined()) {
@@ -420,7 +415,7 @@ TUTTI_INLINE std::vector<at::Tensor> InitTape::generator_states() const {
 }
 
 // What is done at each call so that these storages get their values. live: they, by number.
-TUTTI_INLINE std::vector<InitTape::Step> InitTape::plan(std::vector<bool> live) const {
+TUTTI_INLINE std::vector<RecordedInit::Step> RecordedInit::plan(std::vector<bool> live) const {
   std::vector<Step> out(calls_.size());
   std::vector<bool> given = live;  // of whom no later call is
   bool drawn_later = false;
@@ -457,8 +452,8 @@ TUTTI_INLINE std::vector<InitTape::Step> InitTape::plan(std::vector<bool> live) 
 }
 
 // The storages that have values, while these are made.
-struct InitTape::Making {
-  const InitTape& tape;
+struct RecordedInit::Making {
+  const RecordedInit& tape;
   std::unordered_map<std::size_t, at::Storage> there{};
 
   at::Tensor tensor(const View& view) {
@@ -507,7 +502,7 @@ struct InitTape::Making {
   }
 };
 
-TUTTI_INLINE void InitTape::make(
+TUTTI_INLINE void RecordedInit::make(
     const std::vector<at::Tensor>& tensors,
     const std::function<void(std::size_t, const Values&)>& take) const {
   const PlainCalls plain;
@@ -552,16 +547,6 @@ TUTTI_INLINE void InitTape::make(
     for (const std::size_t storage : step.drops) {
       making.there.erase(storage);
     }
-  }
-}
-
-TUTTI_INLINE void copy_values(const at::Tensor& to, const at::Tensor& from) {
-  if (const auto tape = InitTape::of(to)) {
-    tape->fill(to, [from](std::int64_t first, const at::Tensor& rows) {
-      rows.copy_(rows_of(from, first, rows));
-    });
-  } else {
-    to.copy_(from);
   }
 }
 
