@@ -51,7 +51,7 @@ struct ShardingOptions {
 
   /// The parts that this rank has of parameters, gradients and the optimizer's state are in the
   /// host's memory, where the optimizer steps; parts go to the device when the whole is gathered
-  /// there, and averaged gradients come back. Nothing changes where the model is on the CPU.
+  /// there, and averaged gradients come back. Below ShardStage::parameters the whole is there, too.
   bool cpu_offload = false;
 
   /// Gradients are averaged after the last backward pass and not while they are computed, so that
