@@ -93,23 +93,35 @@ struct PartImpl final : torch::nn::Module, tutti::nn::Unit {
 };
 TORCH_MODULE(Part);
 
-struct Net final : torch::nn::Module {
-  explicit Net(std::int64_t width = 96)
+/// The same, and no unit.
+struct PlainImpl final : torch::nn::Module {
+  explicit PlainImpl(std::int64_t width)
+      : up(register_module("up", torch::nn::Linear(width, 3 * width))),
+        down(register_module("down", torch::nn::Linear(3 * width, width))) {}
+  at::Tensor forward(const at::Tensor& x) { return down(up(x).tanh()); }
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(Plain);
+
+template <class Block>
+struct NetOf final : torch::nn::Module {
+  explicit NetOf(std::int64_t width = 96)
       : first(register_module("first", torch::nn::Linear(width, width))) {
     for (int i = 0; i < 4; ++i) {
-      parts.push_back(register_module("part" + std::to_string(i), Part(width)));
+      parts.push_back(register_module("part" + std::to_string(i), Block(width)));
     }
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = first(x);
-    for (Part& part : parts) {
+    for (Block& part : parts) {
       y = part(y);
     }
     return y;
   }
   torch::nn::Linear first;
-  std::vector<Part> parts;
+  std::vector<Block> parts;
 };
+using Net = NetOf<Part>;
 
 MemoryPlan plan(const torch::nn::Module& module, int world, const dist::ShardingOptions& sharding,
                 int rank = 0, double optimizer_bytes = 0,
@@ -121,7 +133,8 @@ MemoryPlan plan(const torch::nn::Module& module, int world, const dist::Sharding
                                     .device = device});
 }
 
-void step(dist::Sharding& sharding, Net& net, const at::Tensor& x) {
+template <class Model>
+void step(dist::Sharding& sharding, Model& net, const at::Tensor& x) {
   sharding.before_forward(true);
   const at::Tensor loss = net.forward(x).sum();
   sharding.before_backward(loss);
@@ -263,6 +276,61 @@ TEST_CASE("a step has the memory that was planned, and no more than it", "[dist]
         }
         CHECK(*sent <= expected.sent);
         CHECK(*sent + 64 >= expected.sent);
+      }
+    }
+  }
+}
+
+namespace {
+
+/// A step of a model that is sharded so has the planned memory, and sends the planned bytes.
+template <class Model>
+void check_plan(int world, const dist::ShardingOptions& options, bool exchanges) {
+  const auto sent = std::make_shared<std::int64_t>(0);
+  const std::int64_t width = 384;
+  const std::int64_t before = CountedMemory::now;
+  Model net(width);
+  const MemoryPlan expected = plan(net, world, options, 0, 0, exchanges ? at::kCPU : at::kCUDA);
+  CHECK(expected.root == width * width + width);
+  const auto sharding =
+      dist::shard(net, std::make_shared<FakeRank>(0, world, sent, exchanges), options);
+  const at::Tensor x = at::ones({1, width});
+  step(*sharding, net, x);
+  const auto between = static_cast<double>(expected.between_steps());
+  const double kept = static_cast<double>(CountedMemory::now - before);
+  CHECK(kept <= 1.01 * between + 1e5);
+  CHECK(kept >= 0.99 * between);
+  for (const auto& one : sharding->parameters()) {
+    one.shard.mutable_grad().reset();
+  }
+  CountedMemory::most = CountedMemory::now;
+  *sent = 0;
+  step(*sharding, net, x);
+  const double most = static_cast<double>(CountedMemory::most - before);
+  CHECK(most <= 1.02 * static_cast<double>(expected.peak));
+  CHECK(most >= 0.90 * static_cast<double>(expected.peak));
+  CHECK(*sent <= expected.sent);
+  CHECK(*sent + 64 >= expected.sent);
+}
+
+}  // namespace
+
+TEST_CASE("a step has the memory that was planned for modules that are named",
+          "[dist][memory_plan]") {
+  const CountedMemory counted;
+  for (const int world : {2, 4}) {
+    for (const ShardStage stage : stages) {
+      for (const bool exchanges : {false, true}) {
+        for (const bool reshards : {false, true}) {
+          INFO(to_string(stage) << " on " << world << " ranks"
+                                << (exchanges ? ", exchanging pieces" : "")
+                                << (reshards ? "" : ", keeping units until the backward pass"));
+          dist::ShardingOptions options{
+              .stage = stage, .reshard_after_forward = reshards, .overlap_reduce = false};
+          check_plan<Net>(world, options, exchanges);
+          options.units = {"part?"};
+          check_plan<NetOf<Plain>>(world, options, exchanges);
+        }
       }
     }
   }

@@ -19,6 +19,8 @@ struct UnitBytes {
   std::int64_t ahead = 0;      // what a gather on its way has
   std::int64_t reduced = 0;    // of a rank, in a message of gradients
   std::int64_t kept_mean = 0;  // a rank's mean gradient, in the parameters' own type
+  bool paged = false;          // operators bring it; of these the last two stay for a while
+  bool stays_whole = false;    // from the forward to the backward pass
 };
 
 // What a step has at one moment more than at its begin, and the most of it.
@@ -71,18 +73,21 @@ TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardSt
   };
   if (stage == ShardStage::parameters) {
     for (std::size_t i = 1; i < units.size(); ++i) {  // forward: a unit, and the next on its way
-      moments.take(units[i].message + units[i].packed + units[i].whole);
-      moments.give(units[i].message + units[i].packed + units[i].whole);
+      const bool leaves = units[i - 1].paged && !units[i - 1].stays_whole;
+      const std::int64_t before = leaves ? units[i - 1].whole : 0;
+      moments.take(before + units[i].message + units[i].packed + units[i].whole);
+      moments.give(units[i].message + units[i].packed);
       const std::int64_t next = i + 1 < units.size() ? units[i + 1].ahead : 0;
-      moments.take(units[i].whole + next);
-      moments.give(units[i].whole + next);
+      moments.take(next);
+      moments.give(before + next + (units[i].stays_whole ? 0 : units[i].whole));
     }
   }
   moments.take(root.gradient);
   for (std::size_t i = units.size(); i-- > 1;) {
-    const std::int64_t next = stage == ShardStage::parameters && i > 1 ? units[i - 1].ahead : 0;
+    const bool gathers = stage == ShardStage::parameters && i > 1 && !units[i - 1].stays_whole;
+    const std::int64_t next = gathers ? units[i - 1].ahead : 0;
     const std::int64_t whole = stage == ShardStage::parameters ? units[i].whole : 0;
-    if (whole > 0) {
+    if (whole > 0 && !units[i].stays_whole) {
       moments.take(whole + units[i].message + units[i].packed);
       moments.give(units[i].message + units[i].packed);
     }
@@ -137,7 +142,14 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   std::unordered_map<const torch::nn::Module*, std::size_t> places{{nullptr, 0}};
   bool overlaps = false;
   std::int64_t trained = 0;  // elements of this rank's part, or of all, that the optimizer has
-  for (const detail::UnitParameter& use : detail::unit_parameters(module)) {
+  const std::vector<detail::UnitModule> modules = detail::unit_modules(module, sharding.units);
+  std::unordered_set<const torch::nn::Module*> paged;
+  for (const detail::UnitModule& one : modules) {
+    if (one.slot == nullptr) {
+      paged.insert(one.module);
+    }
+  }
+  for (const detail::UnitParameter& use : detail::unit_parameters(module, modules)) {
     const auto [place, is_new] = places.try_emplace(use.unit, units.size());
     if (is_new) {
       units.emplace_back();
@@ -156,6 +168,7 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     plan.shard += one.mine * one.row;
     plan.padding += ranks * one.chunk_numel() - one.numel();
     unit.whole += one.numel() * wide;
+    unit.paged = paged.contains(use.unit);
     unit.shard += one.chunk_numel() * size;
     unit.part += one.chunk_numel() * wide;
     const bool on_cpu =
@@ -188,6 +201,8 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   for (std::size_t i = 0; i < units.size(); ++i) {
     detail::UnitBytes& unit = units[i];
     const bool whole = sharding.stage != ShardStage::parameters || i == 0;
+    unit.stays_whole =
+        i > 0 && (!sharding.reshard_after_forward || (unit.paged && i + 2 >= units.size()));
     plan.parameters += whole ? unit.whole : 0;
     const bool apart = shards && (!whole || sharding.param_dtype || sharding.cpu_offload);
     (offloads ? plan.host : plan.parameters) += apart ? unit.shard : 0;
@@ -199,7 +214,7 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     } else {
       (offloads ? plan.host : plan.gradients) += unit.kept_mean;
       plan.sent += ring(unit.reduced * ranks, ranks) + 2 * ring(unit.reduced, copies) +
-                   (whole ? 1 : 2) * ring(unit.part * ranks, ranks);
+                   (whole || unit.stays_whole ? 1 : 2) * ring(unit.part * ranks, ranks);
       unit.kept_mean = offloads ? 0 : unit.kept_mean;  // behind the message
     }
   }

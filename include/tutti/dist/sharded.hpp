@@ -3,15 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/init_tape.hpp>
+#include <tutti/core/detail/paged_memory.hpp>
+#include <tutti/core/detail/recorded_init.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/unit_slot.hpp>
@@ -23,6 +28,7 @@
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/nn/module.h>
 
 /// Sharded data-parallel training (ZeRO): each rank keeps a part of the optimizer's state, of
@@ -33,8 +39,9 @@ namespace tutti::dist {
 /// A module that is sharded over ranks. Its parameters stay the module's own tensors, with their
 /// names and sizes; the optimizer gets the shards. The module is called as usual.
 ///
-/// With ShardStage::parameters the memory of parameters that belong to an nn::Unit is given back
-/// while the unit does not run: read them within summon(). Those outside of units are always there.
+/// With ShardStage::parameters the memory of parameters that belong to a unit is given back while
+/// the unit does not run: read them within summon(). Those outside of units are always there. Units
+/// are what is an nn::Unit, and what ShardingOptions::units names.
 /// Source: Rajbhandari et al., "ZeRO", SC 2020; PyTorch's `torch.distributed.fsdp.fully_shard`.
 class ShardedDataParallel final : public Sharding {
  public:
@@ -83,6 +90,7 @@ class ShardedDataParallel final : public Sharding {
   using FlatUnit = detail::FlatUnit;
   class Bracket;
   class AfterUnit;
+  class AfterGradient;
   class BeforeUnit;
   class SummonedUnits;
   struct Place {
@@ -91,13 +99,18 @@ class ShardedDataParallel final : public Sharding {
   };
 
   void check_options() const;
-  void find_units(torch::nn::Module& module);
-  void shard(const torch::nn::Module& module, const detail::ModuleState& state);
+  void find_units(const std::vector<detail::UnitModule>& modules);
+  void shard(const torch::nn::Module& module, const std::vector<detail::UnitModule>& modules,
+             const detail::ModuleState& state);
+  void watch_parameters();
   void take_values(const std::vector<at::Tensor>& deferred, const std::vector<at::Tensor>& before);
   void check_ranks(const std::string& model) const;
   [[nodiscard]] FlatUnit::How how(bool stays) const;
   [[nodiscard]] bool reduces_in_backward() const {
     return averaging_ && options_.stage >= ShardStage::gradients && !options_.reduce_at_end;
+  }
+  [[nodiscard]] bool keeps_until_gradients() const {
+    return in_pass_ && !options_.reshard_after_forward;
   }
   [[nodiscard]] const detail::FlatParameter& flat_of(const ShardedParameter& one,
                                                      const FlatUnit** part) const;
@@ -107,6 +120,9 @@ class ShardedDataParallel final : public Sharding {
   at::Tensor leave(Bracket& bracket, const at::Tensor& y);
   void gradients_arrive(Bracket& bracket);
   void gradients_complete(Bracket& bracket);
+  void note_run(Bracket& bracket);
+  void bring(Bracket& bracket, std::size_t together);
+  void gradient_added(Bracket& bracket);
   void reduce_in_order(bool all);
   void finish_reducing() {
     if (reducing_ != nullptr) {
@@ -123,12 +139,15 @@ class ShardedDataParallel final : public Sharding {
   std::vector<ShardedParameter> parameters_;
   std::unordered_map<const void*, Place> places_;  // by parameter
   std::vector<at::Tensor> buffers_;
-  std::vector<Bracket*> order_;  // units whose gradients are still to come, first run first
+  std::vector<Bracket*> order_;   // units whose gradients are still to come, first run first
+  std::vector<Bracket*> recent_;  // of those that operators bring, the last ones, the latest last
+  std::optional<::tutti::detail::PagedCalls> paged_calls_;
   Bracket* last_entered_ = nullptr;
   std::size_t to_reduce_ = 0;  // as many units, from the first on, are not reduced yet
   detail::ShardedUnit* reducing_ = nullptr;  // whose reduction goes on
   bool overlaps_ = false;                    // reductions go on while gradients are computed
   bool averaging_ = false;
+  bool in_pass_ = false;  // one with gradients
   bool in_backward_ = false;
   bool buffers_are_old_ = true;
 };

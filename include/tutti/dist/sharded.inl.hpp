@@ -5,24 +5,55 @@
 
 namespace tutti::dist {
 
-// A unit of the model, and where it stands in a step.
-class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
+// A unit of the model, and where it stands in a step. It says when it runs, or is seen by what
+// reads its parameters.
+class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder,
+                                           public ::tutti::detail::Pager {
  public:
-  Bracket(ShardedDataParallel& all, ::tutti::detail::UnitSlot& in_model, std::string name,
-          FlatUnit::How how)
-      : owner(all), slot(in_model), unit(std::move(name), std::move(how)) {}
+  Bracket(ShardedDataParallel& all, detail::UnitModule in_model, FlatUnit::How how)
+      : owner(all), model(std::move(in_model)), unit(model.name, paged(std::move(how))) {}
 
   at::Tensor enter(const at::Tensor& x) override { return owner.enter(*this, x); }
   at::Tensor leave(const at::Tensor& y) override { return owner.leave(*this, y); }
   void expect_gradients() override { ++open; }
   void gradients_came() override { owner.gradients_complete(*this); }
+  void bring(std::string_view reader, std::size_t together) override {
+    if (is_paged()) {
+      owner.bring(*this, together);
+      return;
+    }
+    TUTTI_CHECK(unit.here(), "sharding: ", reader, " reads a parameter of the unit '", model.name,
+                "', which does not run, so that the parameter has no memory; read it within "
+                "summon(), which all ranks call");
+  }
+
+  [[nodiscard]] bool is_paged() const { return model.slot == nullptr; }
 
   ShardedDataParallel& owner;
-  ::tutti::detail::UnitSlot& slot;
+  detail::UnitModule model;
   detail::ShardedUnit unit;
   Bracket* next = nullptr;  // which ran after it last time
   std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
   bool ready = false;       // its gradients are complete, in this backward pass
+  std::int64_t awaited =
+      0;  // when it is paged: parameters whose gradient is not there, in this pass
+
+ private:
+  FlatUnit::How paged(FlatUnit::How how) {
+    const bool seen = owner.options_.check_reads || !owner.options_.units.empty();
+    how.pager = seen && !how.stays ? this : nullptr;
+    return how;
+  }
+};
+
+// Behind the gradient of a parameter of a unit that is paged.
+class ShardedDataParallel::AfterGradient final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit AfterGradient(Bracket& bracket) : bracket_(bracket) {}
+  void operator()(const at::Tensor&) override { bracket_.owner.gradient_added(bracket_); }
+
+ private:
+  Bracket& bracket_;
 };
 
 // Behind the input of a unit: all of its gradients are complete when this one's is. In what is
@@ -117,19 +148,48 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
     replicas_ = group_->subgroup(same_part);
   }
   root_ = detail::ShardedUnit("", how(/*stays=*/true));
-  find_units(module);
+  const std::vector<detail::UnitModule> modules = detail::unit_modules(module, options_.units);
+  find_units(modules);
   std::vector<at::Tensor> before;  // which parameters are not once they have memory
   for (const at::Tensor& one : deferred) {
     before.push_back(one.variable_data());
   }
-  shard(module, state);
+  shard(module, modules, state);
   take_values(deferred, before);
+  watch_parameters();
+  if (options_.stage == ShardStage::parameters && brackets_.empty() && group_->rank() == 0) {
+    TORCH_WARN(
+        "sharding: stage is parameters and the model has no units, so that every rank has all "
+        "parameters all the time; name its blocks in sharding.units, as \"layers.*\", or make "
+        "them tutti::nn::Unit");
+  }
+}
+
+// Has units that are paged brought, and their gradients counted.
+TUTTI_INLINE void ShardedDataParallel::watch_parameters() {
+  for (const auto& bracket : brackets_) {
+    if (bracket->is_paged()) {
+      bracket->unit.each_parameter([&](const detail::FlatParameter& one) {
+        torch::autograd::impl::set_post_acc_grad_hooks(one.whole,
+                                                       std::make_unique<AfterGradient>(*bracket));
+      });
+    }
+  }
+  if (options_.stage == ShardStage::parameters &&
+      (options_.check_reads || !options_.units.empty())) {
+    paged_calls_.emplace();
+  }
 }
 
 TUTTI_INLINE ShardedDataParallel::~ShardedDataParallel() {
   for (const auto& bracket : brackets_) {
-    if (bracket->slot.holder() == bracket.get()) {
-      bracket->slot.hold(nullptr);
+    bracket->unit.forget_pager();
+    if (bracket->is_paged()) {
+      bracket->unit.each_parameter([](const detail::FlatParameter& one) {
+        torch::autograd::impl::set_post_acc_grad_hooks(one.whole, nullptr);
+      });
+    } else if (bracket->model.slot->holder() == bracket.get()) {
+      bracket->model.slot->hold(nullptr);
     }
   }
 }
@@ -139,16 +199,18 @@ TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) con
   const auto type = [](const std::optional<at::ScalarType>& of) {
     return of ? std::string(c10::toString(*of)) : std::string("own");
   };
-  const std::string mine = "sharding stage " + std::string(to_string(options_.stage)) +
-                           ", shard_degree " + std::to_string(options_.shard_degree) +
-                           ", param_dtype " + type(options_.param_dtype) + ", reduce_dtype " +
-                           type(options_.reduce_dtype) + ", cpu_offload " +
-                           (options_.cpu_offload ? "true" : "false") + ", reduce_at_end " +
-                           (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
-                           (!options_.overlap_reduce   ? "own"
-                            : *options_.overlap_reduce ? "true"
-                                                       : "false") +
-                           "\n" + model;
+  const std::string mine =
+      "sharding stage " + std::string(to_string(options_.stage)) + ", shard_degree " +
+      std::to_string(options_.shard_degree) + ", units " +
+      c10::str(at::ArrayRef<std::string>(options_.units)) + ", param_dtype " +
+      type(options_.param_dtype) + ", reduce_dtype " + type(options_.reduce_dtype) +
+      ", cpu_offload " + (options_.cpu_offload ? "true" : "false") + ", reduce_at_end " +
+      (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
+      (!options_.overlap_reduce   ? "own"
+       : *options_.overlap_reduce ? "true"
+                                  : "false") +
+      ", reshard_after_forward " + (options_.reshard_after_forward ? "true" : "false") +
+      ", check_reads " + (options_.check_reads ? "true" : "false") + "\n" + model;
   const std::string reference = group_->broadcast_bytes(mine, 0);
   const auto differences = group_->all_gather_bytes(detail::first_difference(mine, reference));
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
@@ -186,32 +248,22 @@ TUTTI_INLINE detail::FlatUnit::How ShardedDataParallel::how(bool stays) const {
           .offloads = options_.cpu_offload};
 }
 
-TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
-  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
-    auto* const slot = dynamic_cast<::tutti::detail::UnitSlot*>(item.value().get());
-    if (slot == nullptr) {
-      continue;
-    }
-    bool known = false;
-    for (const auto& bracket : brackets_) {
-      known = known || &bracket->slot == slot;
-    }
-    if (!known) {
-      TUTTI_CHECK(slot->holder() == nullptr, "sharding: the unit '", item.key(),
-                  "' is part of a model that is sharded already; let go of that first");
-      brackets_.push_back(
-          std::make_unique<Bracket>(*this, *slot, item.key(), how(/*stays=*/false)));
-    }
+TUTTI_INLINE void ShardedDataParallel::find_units(const std::vector<detail::UnitModule>& modules) {
+  for (const detail::UnitModule& one : modules) {
+    TUTTI_CHECK(one.slot == nullptr || one.slot->holder() == nullptr, "sharding: the unit '",
+                one.name, "' is part of a model that is sharded already; let go of that first");
+    brackets_.push_back(std::make_unique<Bracket>(*this, one, how(/*stays=*/false)));
   }
 }
 
 TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
+                                             const std::vector<detail::UnitModule>& modules,
                                              const detail::ModuleState& state) {
   std::unordered_map<const torch::nn::Module*, detail::ShardedUnit*> units;
   for (const auto& bracket : brackets_) {
-    units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
+    units[bracket->model.module] = &bracket->unit;
   }
-  const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module);
+  const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module, modules);
   std::map<std::pair<const void*, std::int64_t>, std::string> memory;
   for (const detail::UnitParameter& use : uses) {
     if (use.parameter.numel() > 0) {
@@ -227,6 +279,9 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     }
     (use.unit == nullptr ? root_ : *units.at(use.unit)).add(use.name, use.parameter);
   }
+  std::erase_if(brackets_, [](const auto& bracket) {  // globs match also what others have all of
+    return bracket->is_paged() && bracket->unit.empty();
+  });
   for (const auto& bracket : brackets_) {
     TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
                 "' has no parameters of its own (others may share them); remove its nn::Unit");
@@ -251,7 +306,9 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
   const bool in_backward = options_.stage == ShardStage::gradients && !options_.reduce_at_end;
   if (options_.stage == ShardStage::parameters || in_backward || options_.param_dtype) {
     for (const auto& bracket : brackets_) {
-      bracket->slot.hold(bracket.get());
+      if (!bracket->is_paged()) {
+        bracket->model.slot->hold(bracket.get());
+      }
     }
   }
 }
@@ -302,12 +359,16 @@ TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
   const bool recording = c10::GradMode::is_enabled();
   averaging_ = recording && requires_sync() &&
                (last || (options_.stage >= ShardStage::gradients && !options_.reduce_at_end));
+  in_pass_ = recording;
   in_backward_ = false;
   last_entered_ = nullptr;
   order_.clear();
   for (const auto& bracket : brackets_) {
-    bracket->open = 0;
+    bracket->open = bracket->is_paged() ? 1 : 0;
     bracket->ready = false;
+    bracket->awaited = 0;
+    bracket->unit.each_parameter(
+        [&](const detail::FlatParameter& one) { bracket->awaited += one.trains() ? 1 : 0; });
   }
   to_reduce_ = brackets_.size();
   if (buffers_are_old_) {
@@ -321,12 +382,13 @@ TUTTI_INLINE void ShardedDataParallel::before_backward(const at::Tensor&) {
 }
 
 TUTTI_INLINE void ShardedDataParallel::after_backward() {
-  in_backward_ = false;
+  in_pass_ = in_backward_ = false;
   order_.clear();
   for (const auto& bracket : brackets_) {
     bracket->unit.cancel();
     bracket->unit.drop();
   }
+  recent_.clear();
   if (std::exchange(averaging_, false)) {
     reduce_in_order(/*all=*/true);
     finish_reducing();
@@ -351,8 +413,7 @@ TUTTI_INLINE void ShardedDataParallel::after_step() {
 }
 
 TUTTI_INLINE void ShardedDataParallel::reset() {
-  averaging_ = false;
-  in_backward_ = false;
+  averaging_ = in_pass_ = in_backward_ = false;
   buffers_are_old_ = true;
   order_.clear();
   reducing_ = nullptr;
@@ -362,6 +423,7 @@ TUTTI_INLINE void ShardedDataParallel::reset() {
     bracket->unit.drop();
     bracket->unit.forget_gradients();
   }
+  recent_.clear();
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::Tensor& given) {
@@ -374,13 +436,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
   bracket.unit.gather();
   if (recording && !in_backward_) {
     ++bracket.open;
-    if (last_entered_ != nullptr) {
-      last_entered_->next = &bracket;
-    }
-    last_entered_ = &bracket;
-    if (bracket.next != nullptr) {
-      bracket.next->unit.start_gather();
-    }
+    note_run(bracket);
   }
   at::Tensor x = given;
   if (const auto type = bracket.unit.param_dtype(); type && x.is_floating_point()) {
@@ -394,11 +450,55 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
   return x;
 }
 
+// The gather of the unit that ran after this one last time goes on while this one computes.
+TUTTI_INLINE void ShardedDataParallel::note_run(Bracket& bracket) {
+  if (last_entered_ != nullptr) {
+    last_entered_->next = &bracket;
+  }
+  last_entered_ = &bracket;
+  if (bracket.next != nullptr) {
+    bracket.next->unit.start_gather();
+  }
+}
+
+// An operator reads parameters of a unit that is paged, and those of as many others in all.
+TUTTI_INLINE void ShardedDataParallel::bring(Bracket& bracket, std::size_t together) {
+  if (!recent_.empty() && recent_.back() == &bracket && bracket.unit.here()) {
+    return;
+  }
+  const ::tutti::detail::Pager::Aside aside;
+  std::erase(recent_, &bracket);
+  while (!keeps_until_gradients() && recent_.size() >= std::max<std::size_t>(2, together)) {
+    recent_.front()->unit.drop();
+    recent_.erase(recent_.begin());
+  }
+  recent_.push_back(&bracket);
+  if (in_backward_) {
+    gradients_arrive(bracket);
+    return;
+  }
+  bracket.unit.gather();
+  if (in_pass_) {
+    order_.push_back(&bracket);
+    note_run(bracket);
+  }
+}
+
+// Of a parameter of a unit that is paged; the last one's is there when all are.
+TUTTI_INLINE void ShardedDataParallel::gradient_added(Bracket& bracket) {
+  if (--bracket.awaited == 0) {
+    const ::tutti::detail::Pager::Aside aside;
+    bracket.unit.drop();
+    std::erase(recent_, &bracket);
+    gradients_complete(bracket);
+  }
+}
+
 TUTTI_INLINE at::Tensor ShardedDataParallel::leave(Bracket& bracket, const at::Tensor& y) {
   if (bracket.unit.stays() || bracket.unit.summoned()) {
     return y;
   }
-  if (!in_backward_) {
+  if (!in_backward_ && !keeps_until_gradients()) {
     bracket.unit.drop();
   }
   if (!c10::GradMode::is_enabled() || !y.requires_grad()) {
@@ -414,12 +514,9 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::leave(Bracket& bracket, const at::T
 TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
   const c10::NoGradGuard no_grad;
   bracket.unit.gather();
-  while (!order_.empty()) {
-    const bool found = order_.back() == &bracket;
-    order_.pop_back();
-    if (found) {
-      break;
-    }
+  const auto run = std::find(order_.rbegin(), order_.rend(), &bracket);
+  if (run != order_.rend()) {
+    order_.erase(std::next(run).base(), order_.end());
   }
   if (!order_.empty()) {
     order_.back()->unit.start_gather();

@@ -41,6 +41,17 @@ struct ShardingOptions {
   /// rank = copy * shard_degree + part.
   int shard_degree = 0;
 
+  /// Names of modules that are units though they are no nn::Unit, as the blocks of a model that
+  /// nobody can change: globs, as "layers.*", of which each counts for the outermost modules that
+  /// it matches. An operator that reads their parameters brings them, the two units of the last
+  /// ones stay, and each operator of a step takes about a microsecond longer.
+  std::vector<std::string> units{};
+
+  /// With ShardStage::parameters a unit gives its memory back behind its forward pass, and gets it
+  /// again for its gradients. Without it the unit keeps it meanwhile: parameters travel once a pass
+  /// where they travel twice, and every rank has all of them between the passes.
+  bool reshard_after_forward = true;
+
   /// The type in which parameters compute and travel; none: their own. The parts that the optimizer
   /// has keep their own type.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
@@ -62,6 +73,11 @@ struct ShardingOptions {
   /// memory of the unit's gradients and of a message as large. Without it: on GPUs, where the loop
   /// does not wait for a message; not on the CPU, which has to copy it.
   std::optional<bool> overlap_reduce = std::nullopt;
+
+  /// Who reads a parameter of a unit that does not run, which has no memory with
+  /// ShardStage::parameters, gets an error that names both, where it might crash: to find a fault.
+  /// Each operator of a step takes about a microsecond longer; on where `units` has names.
+  bool check_reads = false;
 };
 
 /// A parameter and this rank's part of it: rows of its dimension 0.

@@ -7,6 +7,7 @@
 #include <tutti/nn/rms_norm.hpp>
 
 #include <tutti/core/detail/host_empty.hpp>
+#include <tutti/core/detail/paged_memory.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 
 #include <ATen/ops/rms_norm.h>
@@ -255,6 +256,7 @@ TUTTI_INLINE torch::autograd::variable_list RmsNormBackward::apply(
     return out;
   }
   const at::Tensor dy = gradients[0].contiguous();
+  ::tutti::detail::bring_memory(weight);
   if (task_should_compute_output(0)) {
     out[0] = ::tutti::detail::host_empty(x.sizes(), at::kFloat);
   }
@@ -277,6 +279,7 @@ TUTTI_INLINE at::Tensor rms_norm_on_host(const at::Tensor& x, const at::Tensor& 
                                          double eps) {
   const std::int64_t width = x.size(-1);
   const std::int64_t rows = x.numel() / width;
+  ::tutti::detail::bring_memory(weight);
   at::Tensor y = ::tutti::detail::host_empty(x.sizes(), at::kFloat);
   at::Tensor inverse = ::tutti::detail::host_empty({rows}, at::kFloat);
   rms_forward({.rows = rows,

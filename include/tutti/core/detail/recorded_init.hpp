@@ -25,7 +25,8 @@ class OperatorHandle;
 struct IValue;
 }  // namespace c10
 
-// What stands behind LibTorch's key for putting off how tensors are made.
+// What stands behind LibTorch's key for putting off how tensors are made: what the dispatcher asks
+// before each operator.
 
 namespace tutti::detail {
 
@@ -42,8 +43,18 @@ class WithoutDraws {
   c10::impl::IncludeDispatchKeyGuard key_;
 };
 
-/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws or an
-/// InitTape::Recording.
+/// While it lives, operators of this thread, and of backward passes that it starts, bring the
+/// memory of tensors that have a Pager. Each operator takes about a microsecond longer.
+class PagedCalls {
+ public:
+  PagedCalls();
+  ~PagedCalls();
+  PagedCalls(const PagedCalls&) = delete;
+  PagedCalls& operator=(const PagedCalls&) = delete;
+};
+
+/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws, an
+/// InitTape::Recording or PagedCalls.
 void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   std::vector<c10::IValue>* stack);
 

@@ -30,6 +30,9 @@ class ShardedUnit {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::vector<std::unique_ptr<FlatUnit>>& parts() const { return parts_; }
   [[nodiscard]] bool empty() const { return parts_.empty(); }
+  [[nodiscard]] bool here() const {
+    return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->here(); });
+  }
   [[nodiscard]] bool stays() const { return how_.stays; }
   [[nodiscard]] std::optional<at::ScalarType> param_dtype() const { return how_.param_dtype; }
   [[nodiscard]] bool summoned() const {
@@ -37,11 +40,21 @@ class ShardedUnit {
                        [](const auto& part) { return part->summoned(); });
   }
 
+  template <class F>
+  void each_parameter(F&& f) const {
+    for (const auto& part : parts_) {
+      for (const FlatParameter& one : part->parameters()) {
+        f(one);
+      }
+    }
+  }
+
   // As FlatUnit's.
   void start_gather() { each(&FlatUnit::start_gather); }
   void gather() { each(&FlatUnit::gather); }
   void refresh() { each(&FlatUnit::refresh); }
   void drop() { each(&FlatUnit::drop); }
+  void forget_pager() { each(&FlatUnit::forget_pager); }
   void cancel() { each(&FlatUnit::cancel); }
   void settle() { each(&FlatUnit::settle); }
   void keep_gradients() { each(&FlatUnit::keep_gradients); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <unordered_map>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/glob.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/unit_slot.hpp>
 
 #include <torch/nn/module.h>
@@ -15,6 +18,20 @@
 // Which parameter belongs to which unit of a model.
 
 namespace tutti::dist::detail {
+
+/// A module whose parameters travel together.
+struct UnitModule {
+  std::string name;  ///< in the model, the first one
+  torch::nn::Module* module;
+  ::tutti::detail::UnitSlot* slot;  ///< null: it is a unit because options name it
+};
+
+/// All units of a model, each once: what is an nn::Unit, and for each glob of `named` the outermost
+/// modules with parameters that it matches; in the model's order, without the model itself.
+///
+/// Throws c10::Error for a glob that matches none.
+std::vector<UnitModule> unit_modules(const torch::nn::Module& module,
+                                     const std::vector<std::string>& named);
 
 /// A parameter of a model, and the unit that it belongs to.
 struct UnitParameter {
@@ -24,8 +41,9 @@ struct UnitParameter {
 };
 
 /// All parameters of a model, each once, in the model's order. A parameter belongs to the innermost
-/// unit that has all of its uses.
-std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module);
+/// of the units that has all of its uses.
+std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module,
+                                           const std::vector<UnitModule>& units);
 
 }  // namespace tutti::dist::detail
 
@@ -33,7 +51,54 @@ std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module);
 
 namespace tutti::dist::detail {
 
-TUTTI_INLINE std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module) {
+// Some names of the model's modules, for a message.
+TUTTI_INLINE std::string some_names(const torch::nn::Module& module) {
+  std::string out;
+  std::size_t count = 0;
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    if (++count == 20) {
+      return out + ", ...";
+    }
+    out += (out.empty() ? "'" : ", '") + item.key() + "'";
+  }
+  return out.empty() ? "none" : out;
+}
+
+TUTTI_INLINE std::vector<UnitModule> unit_modules(const torch::nn::Module& module,
+                                                  const std::vector<std::string>& named) {
+  std::vector<UnitModule> out;
+  std::vector<std::vector<std::string>> matched(named.size());  // by each, the outermost ones
+  const auto matches = [&](std::size_t i, const std::string& name) {
+    return ::tutti::detail::glob_matches(named[i], name) &&
+           std::none_of(matched[i].begin(), matched[i].end(),
+                        [&](const std::string& outer) { return name.starts_with(outer + "."); });
+  };
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    torch::nn::Module* const part = item.value().get();
+    auto* const slot = dynamic_cast<::tutti::detail::UnitSlot*>(part);
+    bool is_named = false;
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      if (matches(i, item.key()) && !part->parameters().empty()) {
+        matched[i].push_back(item.key());
+        is_named = true;
+      }
+    }
+    const bool known = std::any_of(out.begin(), out.end(),
+                                   [&](const UnitModule& one) { return one.module == part; });
+    if (!known && (slot != nullptr || is_named)) {
+      out.push_back({item.key(), part, slot});
+    }
+  }
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    TUTTI_CHECK(!matched[i].empty(), "sharding: units has '", named[i],
+                "', which matches no module with parameters; the model's modules are ",
+                some_names(module));
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module,
+                                                        const std::vector<UnitModule>& units) {
   struct Use {
     std::string name;
     at::Tensor parameter;
@@ -43,8 +108,8 @@ TUTTI_INLINE std::vector<UnitParameter> unit_parameters(const torch::nn::Module&
   std::unordered_map<const void*, std::size_t> found;
   const auto visit = [&](const auto& self, const torch::nn::Module& part, const std::string& prefix,
                          std::vector<const torch::nn::Module*> chain) -> void {
-    if (&part != &module &&
-        dynamic_cast<const ::tutti::detail::UnitSlot*>(&part) != nullptr) {  // the whole is no unit
+    if (std::any_of(units.begin(), units.end(),
+                    [&](const UnitModule& one) { return one.module == &part; })) {
       chain.push_back(&part);
     }
     for (const auto& item : part.named_parameters(/*recurse=*/false)) {

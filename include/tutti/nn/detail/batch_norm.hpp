@@ -10,6 +10,7 @@
 
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/host_empty.hpp>
+#include <tutti/core/detail/paged_memory.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/batch_norm_channels_last.hpp>
 #include <tutti/nn/detail/batch_norm_job.hpp>
@@ -189,6 +190,7 @@ class BatchNormBackward final : public torch::autograd::Node {
 
   void differentiate(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
                      const std::array<bool, 3>& wanted, torch::autograd::variable_list& out) const {
+    ::tutti::detail::bring_memory(weight);
     const at::MemoryFormat format = x.suggest_memory_format();
     const at::Tensor same_order = dy.contiguous(format);
     out[0] = wanted[0] ? ::tutti::detail::host_empty(x.sizes(), at::kFloat, format) : at::Tensor();
@@ -238,6 +240,8 @@ double next_momentum(Layer& layer) {
 // What `layer` gives for x in training; it follows the running statistics.
 template <class Layer>
 at::Tensor host_batch_norm(Layer& layer, const at::Tensor& x) {
+  ::tutti::detail::bring_memory(layer.weight);
+  ::tutti::detail::bring_memory(layer.bias);
   const at::Tensor y =
       ::tutti::detail::host_empty(x.sizes(), at::kFloat, x.suggest_memory_format());
   const at::Tensor mean = empty_row(x.size(1));
