@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tutti/core/detail/json_parse.hpp>
@@ -54,6 +55,33 @@ TEST_CASE("a call says where this rank is", "[dist][flight]") {
   const std::vector<std::int64_t> many(9, 1);
   recorder.begin("all_gather", many);
   CHECK(recorder.last().dimensions == RecordedCall::most_sizes);
+}
+
+TEST_CASE("a call says what it is for", "[dist][flight]") {
+  FlightRecorder recorder;
+  {
+    const dist::CallPurpose unit("layers.3");
+    recorder.end(recorder.begin("all_gather_into"));
+    CHECK(recorder.where() == "behind all_gather_into (layers.3), call 1");
+    {
+      const dist::CallPurpose clipping("clipping");
+      recorder.begin("all_reduce");
+      CHECK(recorder.where() == "in all_reduce (clipping), call 2");
+      std::thread([&] { recorder.begin("barrier"); }).join();  // which is for nothing of these
+      CHECK(recorder.where() == "in barrier, call 3");
+    }
+    const dist::CallPurpose none("");
+    recorder.begin("barrier");
+    CHECK(recorder.where() == "in barrier, call 4");
+  }
+  const std::string long_name(100, 'n');
+  const dist::CallPurpose named(long_name);
+  recorder.begin("all_reduce");
+  CHECK(recorder.where() ==
+        "in all_reduce (" + long_name.substr(0, RecordedCall::most_letters - 1) + "), call 5");
+  CHECK_THAT(recorder.json(),
+             Catch::Matchers::ContainsSubstring("\"profiling_name\": \"all_reduce\", "
+                                                "\"purpose\": \"clipping\", "));
 }
 
 TEST_CASE("a scope ends its call, as failed when an exception leaves it", "[dist][flight]") {

@@ -4,9 +4,11 @@
 #include "support/catch.hpp"
 #include "support/fake_communicator.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -20,6 +22,7 @@
 #include <torch/nn/modules/transformercoder.h>
 #include <torch/nn/modules/transformerlayer.h>
 
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/batchnorm.hpp>
@@ -209,6 +212,12 @@ TEST_CASE("rank body: memory of modules that are named", "[.rank]") {
         model->weight(2).mul_(2),
         ContainsSubstring("aten::mul_ writes into a parameter of which each rank has a part") &&
             ContainsSubstring("write within summon(/*write_back=*/true)"));
+  }
+  const auto calls = dist::flight_recorder().entries();
+  for (const char* unit : {"layers.0", "what is in no unit"}) {
+    CHECK(std::any_of(calls.begin(), calls.end(), [&](const dist::RecordedCall& call) {
+      return std::string_view(call.purpose.data()) == unit;
+    }));
   }
   // A step that is given up.
   sharding->before_forward(true);

@@ -30,6 +30,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/optim/fused_step.hpp>

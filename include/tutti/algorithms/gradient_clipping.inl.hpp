@@ -190,6 +190,7 @@ TUTTI_INLINE at::Tensor fold_clipping(optim::FusedStep& fused,
 // The norm over the parts of all ranks is one number more to send.
 TUTTI_INLINE at::Tensor clip_norm_parts(const std::vector<at::Tensor>& gradients, double threshold,
                                         dist::Communicator& group) {
+  const dist::CallPurpose clipping("clipping");
   if (!all_on_cpu(gradients)) {
     const at::Tensor norm = device_norm(gradients).square();
     group.all_reduce(norm);
@@ -229,6 +230,7 @@ TUTTI_INLINE void clip_adaptive_parts(const Gradients& both, double threshold, d
     return;
   }
   const at::Tensor sums = at::_ops::stack::call(squares, 0);
+  const dist::CallPurpose clipping("clipping");
   group.all_reduce(sums);
   const at::Tensor all = sums.sqrt().to(at::kCPU);
   const auto* norms = all.const_data_ptr<double>();
@@ -289,6 +291,7 @@ TUTTI_INLINE at::Tensor clip_spread(const Gradients& both, ClippingType type, do
   if (!sum.defined()) {
     return {};
   }
+  const dist::CallPurpose clipping("clipping");
   if (state.sharding != nullptr) {
     state.sharding->shard_group().all_reduce(sum);
   }

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -34,22 +35,45 @@ namespace detail {
 /// The name of this machine.
 std::string host_name();
 
-/// "in all_reduce, call 812, in batch 17"; "behind" instead of the first "in" when the call was
-/// over. call 0: there was none. batch -1: there was none.
-std::string where_it_was(std::uint64_t call, std::string_view name, bool inside,
-                         std::int64_t batch);
+/// "in all_reduce (clipping), call 812, in batch 17"; "behind" instead of the first "in" when the
+/// call was over. purpose "": it says none. call 0: there was none. batch -1: there was none.
+std::string where_it_was(std::uint64_t call, std::string_view name, std::string_view purpose,
+                         bool inside, std::int64_t batch);
 
 /// The same of a slot of the launcher's page.
 std::string where_it_was(const RankSlot& slot);
 
 }  // namespace detail
 
+/// While it lives, the collectives that this thread makes are for `what`, which messages and
+/// records then say: "in all_reduce (clipping)". The innermost one counts.
+class CallPurpose {
+ public:
+  /// what: a few words, which outlive this; as "clipping", or the name of a unit.
+  explicit CallPurpose(std::string_view what) : before_(std::exchange(now(), what)) {}
+  CallPurpose(const CallPurpose&) = delete;
+  CallPurpose& operator=(const CallPurpose&) = delete;
+  ~CallPurpose() { now() = before_; }
+
+  /// Of this thread; empty: nobody has said.
+  static std::string_view current() { return now(); }
+
+ private:
+  static std::string_view& now() {
+    thread_local std::string_view what;
+    return what;
+  }
+  std::string_view before_;
+};
+
 /// One collective of this rank.
 struct RecordedCall {
   static constexpr std::size_t most_sizes = 6;
+  static constexpr std::size_t most_letters = 64;
 
   std::uint64_t number = 0;  ///< 1 for the first of the process; the same on all ranks of a run
   const char* name = "";     ///< "all_reduce"
+  std::array<char, most_letters> purpose{};      ///< what it was for, cut where it does not fit
   std::array<std::int64_t, most_sizes> sizes{};  ///< of the tensor; further ones are left out
   std::size_t dimensions = 0;
   const char* type = "";        ///< of its elements; "" where there is no tensor
@@ -91,7 +115,7 @@ class FlightRecorder {
   /// cannot be written.
   std::string dump() noexcept;
 
-  /// "in all_reduce, call 812, in batch 17": where this rank is now.
+  /// "in all_reduce (clipping), call 812, in batch 17": where this rank is now.
   [[nodiscard]] std::string where() const;
 
   /// Notes that this rank fails since another one is gone.

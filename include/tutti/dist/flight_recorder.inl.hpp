@@ -13,11 +13,12 @@ TUTTI_INLINE std::string host_name() {
   return name.data();
 }
 
-TUTTI_INLINE std::string where_it_was(std::uint64_t call, std::string_view name, bool inside,
-                                      std::int64_t batch) {
+TUTTI_INLINE std::string where_it_was(std::uint64_t call, std::string_view name,
+                                      std::string_view purpose, bool inside, std::int64_t batch) {
   std::string text;
   if (call > 0) {
-    text = std::string(inside ? "in " : "behind ") + std::string(name) + ", call " +
+    text = std::string(inside ? "in " : "behind ") + std::string(name) +
+           (purpose.empty() ? std::string() : " (" + std::string(purpose) + ")") + ", call " +
            std::to_string(call);
   }
   if (batch >= 0) {
@@ -27,7 +28,8 @@ TUTTI_INLINE std::string where_it_was(std::uint64_t call, std::string_view name,
 }
 
 TUTTI_INLINE std::string where_it_was(const RankSlot& slot) {
-  return where_it_was(slot.call.load(), slot.call_name.get(), slot.call_since.load() != 0,
+  return where_it_was(slot.call.load(), slot.call_name.get(), slot.call_purpose.get(),
+                      slot.call_since.load() != 0,
                       slot.batches.load() > 0 ? slot.batch.load() : -1);
 }
 
@@ -59,8 +61,11 @@ TUTTI_INLINE std::uint64_t FlightRecorder::begin(const char* name,
   for (std::size_t i = 0; i < call.dimensions; ++i) {
     call.sizes[i] = sizes[i];
   }
+  const std::string_view purpose = CallPurpose::current();
+  purpose.copy(call.purpose.data(), call.purpose.size() - 1);
   if (detail::RankSlot* const slot = this->slot()) {
     slot->call_name.set(name);
+    slot->call_purpose.set(purpose);
     slot->call.store(count_, std::memory_order_relaxed);
     slot->call_since.store(detail::monotonic_ns(), std::memory_order_release);
   }
@@ -112,7 +117,8 @@ TUTTI_INLINE std::vector<RecordedCall> FlightRecorder::entries() const {
 
 TUTTI_INLINE std::string FlightRecorder::where() const {
   const RecordedCall call = last();
-  return detail::where_it_was(call.number, call.name, call.ended_ns == 0 || call.failed,
+  return detail::where_it_was(call.number, call.name, call.purpose.data(),
+                              call.ended_ns == 0 || call.failed,
                               batch_.load(std::memory_order_relaxed));
 }
 
@@ -128,7 +134,9 @@ TUTTI_INLINE std::string FlightRecorder::json() const {
     text += separator;
     separator = ",\n";
     text += "  {\"collective_seq_id\": " + std::to_string(call.number) +
-            ", \"profiling_name\": " + ::tutti::detail::json_quoted(call.name) + ", \"sizes\": [";
+            ", \"profiling_name\": " + ::tutti::detail::json_quoted(call.name) +
+            ", \"purpose\": " + ::tutti::detail::json_quoted(call.purpose.data()) +
+            ", \"sizes\": [";
     for (std::size_t i = 0; i < call.dimensions; ++i) {
       text += (i == 0 ? "" : ", ") + std::to_string(call.sizes[i]);
     }

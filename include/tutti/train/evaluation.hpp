@@ -19,6 +19,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/nn/eval_mode.hpp>
@@ -163,6 +164,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
   start_epoch(set.data, state, state.timestamp.batch);  // shuffled sets: anew each time
   std::int64_t done = 0;
   Clock clock;
+  const dist::CallPurpose evaluating("evaluation");
   std::optional<Batch> next = set.data.loader.next();
   while (world.size() == 1 ? next.has_value()
                            : world.all_reduce_value(std::int64_t{next.has_value()},

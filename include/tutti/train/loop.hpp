@@ -368,6 +368,7 @@ class Loop {
                                          signal == SIGUSR1,
                                          failed,
                                          logged};
+      const dist::CallPurpose counting("the batch's samples");
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
       const std::int64_t same = state_.world_size / dist::data_ranks(state_);  // have one batch
       counts = {values[0] / same, values[1] / same};
@@ -397,6 +398,7 @@ class Loop {
   }
 
   [[nodiscard]] bool everybody(bool has_batch) const {
+    const dist::CallPurpose reading("the next batch");
     return state_.world_size == 1 ? has_batch
                                   : state_.communicator->all_reduce_value(
                                         std::int64_t{has_batch}, dist::ReduceOp::minimum) > 0;
@@ -406,6 +408,7 @@ class Loop {
     for (auto& [name, loss] : state_.total_loss) {
       if (state_.world_size > 1) {
         loss = loss.div(state_.world_size);
+        const dist::CallPurpose mean("the loss");
         state_.communicator->all_reduce(loss, dist::ReduceOp::sum);
       }
       if (state_.logger.wants_metrics()) {

@@ -21,6 +21,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/stateful.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/optim/averages.hpp>

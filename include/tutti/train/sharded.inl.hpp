@@ -38,9 +38,13 @@ class ShardsOfModel final : public optim::Shards {
                 "have parts; register it in the model, or take an elementwise optimizer for it");
     return found->second.whole.sizes();
   }
-  void sum(const at::Tensor& values) const override { group_.all_reduce(values); }
+  void sum(const at::Tensor& values) const override {
+    const dist::CallPurpose optimizer("the optimizer");
+    group_.all_reduce(values);
+  }
   [[nodiscard]] at::Tensor exchange(const at::Tensor& parts) const override {
     const at::Tensor out = parts.new_empty(parts.sizes());
+    const dist::CallPurpose optimizer("the optimizer");
     group_.all_to_all_into(out, parts);
     return out;
   }

@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/config.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/train/together.hpp>
 
 namespace tutti::train {

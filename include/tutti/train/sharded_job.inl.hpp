@@ -36,6 +36,7 @@ TUTTI_INLINE void ShardedJob::copy(checkpoint::HostCopies& copies) {
 TUTTI_INLINE void ShardedJob::operator()(dist::Communicator& group) {
   using checkpoint::detail::text_or_failure;
   using checkpoint::detail::throw_failure;
+  const dist::CallPurpose saving("saving");
   const bool of_saver = !target_.id.empty();
   checkpoint::detail::ShardedSave save(target_.path, snapshot_, group.rank(), group.size(),
                                        of_saver || target_.overwrite);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/train/step.hpp>
 
 #include <algorithm>
@@ -51,6 +52,7 @@ TUTTI_INLINE void forget_attempt(State& state, Run& run) {
 
 TUTTI_INLINE at::Tensor mean_over_ranks(at::Tensor loss, const State& state) {
   if (state.world_size > 1) {
+    const dist::CallPurpose mean("the loss");
     loss = loss.div(state.world_size);
     state.communicator->all_reduce(loss, dist::ReduceOp::sum);
   }
@@ -62,6 +64,7 @@ TUTTI_INLINE double mean_weight(double weight, std::size_t microbatches, const S
   const bool meets = run.parallel && run.parallel->meets_in_every_pass();
   const auto count = static_cast<double>(microbatches);
   std::array<double, 3> sums{weight, count, count * count};
+  const dist::CallPurpose weights("the batch's weight");
   state.communicator->all_reduce(std::span<double>(sums.data(), meets ? 3U : 1U),
                                  dist::ReduceOp::sum);
   // Numbers are equal when the sum of their squares is the least that their sum allows.

@@ -76,6 +76,7 @@ struct alignas(64) RankSlot {
   std::atomic<std::uint32_t> wants_dump;  ///< the launcher asks for the flight recorder's file
   std::atomic<std::uint32_t> dumps;       ///< files written
   SharedText<64> call_name;               ///< of the collective
+  SharedText<64> call_purpose;            ///< what it is for
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
@@ -89,7 +90,7 @@ struct alignas(64) RunHeader {
   SharedText<1024> fault_text;       ///< a sentence: which rank failed first, and where it was
 };
 
-inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '1'};
+inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '2'};
 
 inline std::int64_t monotonic_ns() {
   timespec now{};

@@ -5,12 +5,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/detail/flat_unit.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -65,13 +67,19 @@ class ShardedUnit {
   void reduce() { each_that_trains(&FlatUnit::reduce); }
 
  private:
+  [[nodiscard]] std::string_view purpose() const {
+    return name_.empty() ? std::string_view("what is in no unit") : name_;
+  }
+
   void each(void (FlatUnit::*act)()) {
+    const CallPurpose of_unit(purpose());
     for (const auto& part : parts_) {
       (*part.*act)();
     }
   }
 
   void each_that_trains(void (FlatUnit::*act)()) {
+    const CallPurpose of_unit(purpose());
     for (const auto& part : parts_) {
       if (part->trains()) {
         (*part.*act)();
