@@ -110,10 +110,36 @@ TEST_CASE("ranks that average gradients differently are refused", "[train][dist]
   CHECK_THAT(says({.power_sgd = {.seed = 9}}), differs("power_sgd.seed = 9", "power_sgd.seed = 0"));
 }
 
+TEST_CASE("ranks that fit in different ways are told of the first difference", "[train][dist]") {
+  const auto says = [](const FitOptions& last) {
+    const Names texts = ThreadRanks::run(3, [&](dist::Communicator& world) {
+      train::check_common_options(world.rank() == 2 ? last : FitOptions{}, world);
+    });
+    CHECK((texts[0] == texts[1] && texts[1] == texts[2]));
+    return texts[0];
+  };
+  const auto differs = [](const std::string& theirs, const std::string& usual) {
+    return EndsWith("rank 2 has [fit: " + theirs + "] where rank 0 has [fit: " + usual +
+                    "]; give every rank the same");
+  };
+  CHECK(says({}) == "nothing");
+  CHECK_THAT(says({.duration = "2ep"}), differs("duration = 2ep", "duration = 0.0dur"));
+  CHECK_THAT(says({.reset_time = true}), differs("reset_time = true", "reset_time = false"));
+  CHECK_THAT(says({.train_subset_num_batches = 3}),
+             differs("train_subset_num_batches = 3", "train_subset_num_batches = none"));
+  CHECK_THAT(says({.device_train_microbatch_size = "auto"}),
+             differs("device_train_microbatch_size = auto", "device_train_microbatch_size = none"));
+  CHECK_THAT(says({.precision = Precision::amp_bf16}),
+             differs("precision = amp_bf16", "precision = none"));
+  CHECK_THAT(says({.scale_schedule_ratio = 0.5}),
+             differs("scale_schedule_ratio = 0.5", "scale_schedule_ratio = 1"));
+}
+
 TEST_CASE("one process has nobody to agree with", "[train][dist]") {
   dist::SingleProcess alone;
-  train::check_common_options({}, alone);
-  CHECK(train::common_options({}).front() == "max_duration = 0ep");
+  train::check_common_options(TrainerOptions{}, alone);
+  train::check_common_options(FitOptions{}, alone);
+  CHECK(train::common_options(TrainerOptions{}).front() == "max_duration = 0ep");
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,7 @@
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
 #include "support/two_ranks.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -165,6 +166,30 @@ TEST_CASE("metrics are logged behind the prefix at the present step, and kept by
   set.reset();
   bench.update(set, 5);
   CHECK(bench.compute(set) == 5);
+}
+
+TEST_CASE("a value of no batch is warned of", "[train][metrics]") {
+  Bench bench;
+  MetricSet set(sums({"Sum", "Other"}), {}, "metrics/test/");
+  const auto warned = [&] {
+    const Warnings warnings;
+    bench.compute(set);
+    return warnings.texts;
+  };
+  CHECK(warned() ==
+        std::vector<std::string>{
+            "metrics/test/Sum and what stands beside it is computed, and no batch has come to it: "
+            "the value says nothing; give the loader data, on every rank"});
+  bench.update(set, 2);
+  CHECK(warned().empty());
+  CHECK(warned().empty());
+  set.reset();
+  CHECK(warned().size() == 1);
+  CHECK(Warnings().texts.empty());
+  MetricSet none;
+  const Warnings warnings;
+  none.compute(*bench.state.communicator, bench.state, bench.state.train_metric_values);
+  CHECK(warnings.texts.empty());
 }
 
 TEST_CASE("every use of the model's metrics counts for itself", "[train][metrics]") {

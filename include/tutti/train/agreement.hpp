@@ -25,10 +25,17 @@ namespace tutti::train {
 /// Those that each rank may have for itself are not among them: what it prints, its device, its
 /// data, where its files are. dist::ShardingOptions are compared when the model is sharded.
 std::vector<std::string> common_options(const TrainerOptions& options);
+std::vector<std::string> common_options(const FitOptions& options);
 
 /// Refuses ranks whose common options differ, before they would wait for each other; a collective.
 /// Throws c10::ValueError on every rank with the first difference.
-void check_common_options(const TrainerOptions& options, dist::Communicator& world);
+void check_common_options(const std::vector<std::string>& options, dist::Communicator& world);
+template <class Options>
+void check_common_options(const Options& options, dist::Communicator& world) {
+  if (world.size() > 1) {
+    check_common_options(common_options(options), world);
+  }
+}
 
 }  // namespace tutti::train
 

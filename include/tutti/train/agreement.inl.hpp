@@ -23,6 +23,8 @@ std::string option_text(const T& value) {
       out += (out.empty() ? "" : ", ") + one;
     }
     return out;
+  } else if constexpr (requires { value.has_value(); }) {
+    return value ? option_text(*value) : "none";
   } else if constexpr (requires { to_string(value); }) {
     return std::string(to_string(value));
   } else {
@@ -94,12 +96,29 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
   return out;
 }
 
-TUTTI_INLINE void check_common_options(const TrainerOptions& options, dist::Communicator& world) {
-  if (world.size() == 1) {
-    return;
-  }
+TUTTI_INLINE std::vector<std::string> common_options(const FitOptions& options) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string_view name, const auto& value) {
+    out.push_back("fit: " + std::string(name) + " = " + detail::option_text(value));
+  };
+  const FitOptions& o = options;
+  add("duration", o.duration);
+  add("reset_time", o.reset_time);
+  add("train is set", static_cast<bool>(o.train));
+  add("the number of eval sets", o.eval.size());
+  add("a schedule is set", static_cast<bool>(o.schedule));
+  add("scale_schedule_ratio", o.scale_schedule_ratio);
+  add("step_schedule_every_batch", o.step_schedule_every_batch);
+  add("train_subset_num_batches", o.train_subset_num_batches);
+  add("device_train_microbatch_size", o.device_train_microbatch_size);
+  add("precision", o.precision);
+  return out;
+}
+
+TUTTI_INLINE void check_common_options(const std::vector<std::string>& options,
+                                       dist::Communicator& world) {
   std::string text;
-  for (const std::string& line : common_options(options)) {
+  for (const std::string& line : options) {
     text += line + '\n';
   }
   tutti::detail::Xxh64 hash;

@@ -18,6 +18,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/gather_rows.hpp>
 #include <tutti/dist/spread_model.hpp>
 
@@ -90,6 +91,7 @@ class MetricSet {
     for (auto& entry : entries_) {
       entry.metric->reset();
     }
+    updated_ = false;
   }
 
   /// What the metrics have counted, which later batches leave alone.
@@ -99,13 +101,14 @@ class MetricSet {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].metric->set_states(kept(entries_[i], counts.at(i)));
     }
+    updated_ = true;
   }
 
   /// Lets every metric see a batch.
   void update(const AnyModel& model, const Batch& batch, const Outputs& outputs);
 
   /// The values over all ranks' batches, kept in `values` and logged at the present step, as are
-  /// the tables.
+  /// the tables. Warns when no batch has come to this rank since reset().
   void compute(dist::Communicator& communicator, const State& state, MetricValues& values) const;
 
   /// Saves the counts over all ranks' batches and the last values; a collective.
@@ -143,6 +146,7 @@ class MetricSet {
   static std::string list(const Metrics& metrics);
 
   std::vector<Entry> entries_;
+  bool updated_ = false;  // since reset()
   std::string prefix_;
 };
 

@@ -52,6 +52,7 @@ TUTTI_INLINE std::vector<std::vector<at::Tensor>> MetricSet::counts() const {
 TUTTI_INLINE void MetricSet::update(const AnyModel& model, const Batch& batch,
                                     const Outputs& outputs) {
   const c10::AutoGradMode no_grad(false);
+  updated_ = true;
   for (auto& entry : entries_) {
     model.update_metric(batch, outputs, *entry.metric);
   }
@@ -60,6 +61,11 @@ TUTTI_INLINE void MetricSet::update(const AnyModel& model, const Batch& batch,
 TUTTI_INLINE void MetricSet::compute(dist::Communicator& communicator, const State& state,
                                      MetricValues& values) const {
   const c10::AutoGradMode no_grad(false);
+  if (!updated_ && !entries_.empty()) {
+    TORCH_WARN(prefix_, entries_.front().name,
+               " and what stands beside it is computed, and no batch has come to it: the value "
+               "says nothing; give the loader data, on every rank");
+  }
   for (const auto& entry : entries_) {
     detail::Reporter reporter(state, prefix_, entry.name, entry.logged_as, entry.named, values);
     entry.metric->report(over_ranks(entry, communicator, state), reporter);
@@ -82,6 +88,7 @@ TUTTI_INLINE void MetricSet::save(const State& state, const MetricValues& values
 
 TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
                                   MetricValues& values) {
+  updated_ = true;
   for (auto& entry : entries_) {
     entry.metric->reset();
     if (dist::data_rank(state) == 0 && archive.contains("counts/" + entry.name)) {
@@ -129,6 +136,7 @@ TUTTI_INLINE std::vector<at::Tensor> MetricSet::over_ranks(const Entry& entry,
   if (communicator.size() == 1) {
     return states;
   }
+  const dist::CallPurpose metrics("metrics");
   for (std::size_t i = 0; i < states.size(); ++i) {
     at::Tensor& own = states[i];
     if (entry.metric->reduction(i) == StateReduction::concatenate) {

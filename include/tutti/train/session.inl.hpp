@@ -396,6 +396,7 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
     options.duration = Time::duration(0);  // up to max_duration, which is the dry run's
     options.scale_schedule_ratio = 1;
   }
+  check_common_options(options, *state_.communicator);
   std::vector<EvalSet> evals = make_sets(std::move(options.eval));
   options.train = shard(std::move(options.train));
   const FitPlan plan = plan_fit(state_, run_, options);
