@@ -54,15 +54,26 @@ struct Block : torch::nn::Module, nn::Unit {
   torch::nn::Linear in, out;
 };
 
+// The same, and no unit.
+struct PlainBlock : torch::nn::Module {
+  PlainBlock()
+      : in(register_module("in", torch::nn::Linear(4, 8))),
+        out(register_module("out", torch::nn::Linear(8, 4))) {}
+  at::Tensor forward(const at::Tensor& x) { return out->forward(in->forward(x).tanh()); }
+  torch::nn::Linear in, out;
+};
+
+template <class B>
 struct Blocks : torch::nn::Module {
   Blocks()
-      : first(register_module("first", std::make_shared<Block>())),
-        second(register_module("second", std::make_shared<Block>())),
+      : first(register_module("first", std::make_shared<B>())),
+        second(register_module("second", std::make_shared<B>())),
+        third(register_module("third", std::make_shared<B>())),
         head(register_module("head", torch::nn::Linear(4, 2))) {}
   at::Tensor forward(const at::Tensor& x) {
-    return head->forward(second->forward(first->forward(x)));
+    return head->forward(third->forward(second->forward(first->forward(x))));
   }
-  std::shared_ptr<Block> first, second;
+  std::shared_ptr<B> first, second, third;
   torch::nn::Linear head;
 };
 
@@ -204,47 +215,56 @@ TEST_CASE("a checkpoint written behind a run on the device is the one written in
   CHECK(saved(true).equal(saved(false)));
 }
 
+namespace {
+
+// The losses of a sharded model, on the device, of two passes of each batch.
+template <class Model>
+std::vector<double> sharded_losses(const dist::ShardingOptions& options) {
+  const auto batches = tiny::batches(3);
+  at::manual_seed(1);
+  const auto model = std::make_shared<Model>();
+  model->to(at::kCUDA);
+  const auto group = dist::join({}, at::kCUDA, std::chrono::seconds(10));
+  const auto sharding = dist::shard(*model, group, options);
+  std::vector<at::Tensor> shards;
+  for (const dist::ShardedParameter& one : sharding->parameters()) {
+    CHECK(one.whole.is_cuda());
+    CHECK(one.shard.is_cpu() == options.cpu_offload);
+    CHECK(one.shard.is_pinned() == options.cpu_offload);
+    shards.push_back(one.shard);
+  }
+  torch::optim::SGD optimizer(shards, torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<double> losses;
+  for (const Batch& batch : batches) {
+    optimizer.zero_grad();
+    for (int pass = 0; pass < 2; ++pass) {  // gradients add up
+      sharding->before_forward(pass == 1);
+      const at::Tensor y = model->forward(batch.inputs().to(at::kCUDA));
+      const at::Tensor loss = (y - batch.targets().to(at::kCUDA)).pow(2).mean();
+      losses.push_back(loss.item<double>());
+      sharding->before_backward(loss);
+      loss.backward();
+      sharding->after_backward();
+      const bool freed = options.stage == dist::ShardStage::parameters;
+      CHECK((model->second->in->weight.storage().nbytes() == 0) == freed);
+    }
+    CHECK(shards.front().grad().is_cpu() == options.cpu_offload);
+    optimizer.step();
+    sharding->after_step();
+  }
+  const auto& first = sharding->parameters().front();
+  const at::Tensor whole = sharding->whole_of(first, first.shard.detach());
+  CHECK(whole.is_cpu() == options.cpu_offload);
+  CHECK(sharding->part_of(first, whole.to(at::kCUDA)).is_cpu() == options.cpu_offload);
+  const auto summoned = sharding->summon(/*write_back=*/true);
+  CHECK(first.whole.cpu().equal(whole.cpu()));
+  return losses;
+}
+
+}  // namespace
+
 TEST_CASE("with cpu_offload a sharded model's parts, gradients and optimizer are on the host",
           "[device]") {
-  const auto batches = tiny::batches(3);
-  const auto trained = [&](const dist::ShardingOptions& options) {
-    at::manual_seed(1);
-    const auto model = std::make_shared<Blocks>();
-    model->to(at::kCUDA);
-    const auto group = dist::join({}, at::kCUDA, std::chrono::seconds(10));
-    const auto sharding = dist::shard(*model, group, options);
-    std::vector<at::Tensor> shards;
-    for (const dist::ShardedParameter& one : sharding->parameters()) {
-      CHECK(one.whole.is_cuda());
-      CHECK(one.shard.is_cpu() == options.cpu_offload);
-      CHECK(one.shard.is_pinned() == options.cpu_offload);
-      shards.push_back(one.shard);
-    }
-    torch::optim::SGD optimizer(shards, torch::optim::SGDOptions(0.1).momentum(0.9));
-    std::vector<double> losses;
-    for (const Batch& batch : batches) {
-      optimizer.zero_grad();
-      for (int pass = 0; pass < 2; ++pass) {  // gradients add up
-        sharding->before_forward(pass == 1);
-        const at::Tensor y = model->forward(batch.inputs().to(at::kCUDA));
-        const at::Tensor loss = (y - batch.targets().to(at::kCUDA)).pow(2).mean();
-        losses.push_back(loss.item<double>());
-        sharding->before_backward(loss);
-        loss.backward();
-        sharding->after_backward();
-      }
-      CHECK(shards.front().grad().is_cpu() == options.cpu_offload);
-      optimizer.step();
-      sharding->after_step();
-    }
-    const auto& first = sharding->parameters().front();
-    const at::Tensor whole = sharding->whole_of(first, first.shard.detach());
-    CHECK(whole.is_cpu() == options.cpu_offload);
-    CHECK(sharding->part_of(first, whole.to(at::kCUDA)).is_cpu() == options.cpu_offload);
-    const auto summoned = sharding->summon(/*write_back=*/true);
-    CHECK(first.whole.cpu().equal(whole.cpu()));
-    return losses;
-  };
   for (const auto stage :
        {dist::ShardStage::optimizer, dist::ShardStage::gradients, dist::ShardStage::parameters}) {
     for (const bool half : {false, true}) {
@@ -253,9 +273,21 @@ TEST_CASE("with cpu_offload a sharded model's parts, gradients and optimizer are
         options.param_dtype = at::kBFloat16;
         options.reduce_dtype = at::kFloat;
       }
-      const std::vector<double> expected = trained(options);
+      const std::vector<double> expected = sharded_losses<Blocks<Block>>(options);
       options.cpu_offload = true;
-      CHECK(trained(options) == expected);
+      CHECK(sharded_losses<Blocks<Block>>(options) == expected);
+    }
+  }
+}
+
+TEST_CASE("units that are named come and go on a device as others", "[device]") {
+  for (const auto stage : {dist::ShardStage::gradients, dist::ShardStage::parameters}) {
+    for (const bool reshards : {false, true}) {
+      dist::ShardingOptions options{.stage = stage, .reshard_after_forward = reshards};
+      const std::vector<double> expected = sharded_losses<Blocks<Block>>(options);
+      CHECK(expected.size() == 6);
+      options.units = {"first", "second", "third"};
+      CHECK(sharded_losses<Blocks<PlainBlock>>(options) == expected);
     }
   }
 }
