@@ -444,6 +444,24 @@ TEST_CASE("DataLoader: transforms of what is no 8-bit image are refused", "[data
                                        ContainsSubstring("transforms take 8-bit images"));
 }
 
+TEST_CASE("DataLoader: batches of another size go on in the same order", "[data][data_loader]") {
+  for (const std::int64_t workers : {0, 2}) {
+    const DataLoaderOptions options{.batch_size = 2, .shuffle = true, .num_workers = workers};
+    DataLoaderOptions larger = options;
+    larger.batch_size = 3;
+    const DataLoader expected{Noisy{}, larger};
+    DataLoader loader{Noisy{}, options};
+    loader.start(1);
+    (void)loader.next();
+    loader.set_batch_size(3);
+    CHECK(loader.batch_size() == 3);
+    CHECK(loader.size() == expected.size());
+    CHECK(same(rest_of(loader, 1), rest_of(expected, 1)));
+    CHECK(same(rest_of(loader, 1, 2), rest_of(expected, 1, 2)));
+    CHECK_THROWS_WITH(loader.set_batch_size(0), ContainsSubstring("batch_size is 0, expected 1"));
+  }
+}
+
 TEST_CASE("DataLoader: options out of range are refused", "[data][data_loader]") {
   const DataLoader least{
       Pairs{}, {.batch_size = 1, .num_workers = 1, .prefetch_factor = 1, .max_skipped = 0}};

@@ -257,6 +257,33 @@ TEST_CASE("ImageLoader: pinned memory where there is a CUDA device", "[data][ima
   }
 }
 
+TEST_CASE("ImageLoader: batches of another size go on in the same order", "[data][image_loader]") {
+  const at::Tensor images = bytes({10, 1, 4, 4});
+  for (const std::int64_t workers : {0, 2}) {
+    ImageLoader expected(images, at::arange(10),
+                         {.batch_size = 4, .shuffle = true, .transforms = {{"noise", add_noise}}});
+    ImageLoader loader(images, at::arange(10),
+                       {.batch_size = 3,
+                        .shuffle = true,
+                        .transforms = {{"noise", add_noise}},
+                        .num_workers = workers});
+    loader.start(1);
+    (void)loader.next();
+    loader.set_batch_size(4);
+    CHECK(loader.batch_size() == 4);
+    CHECK(loader.options().batch_size == 4);
+    const auto theirs = epoch_of(expected, 1, 1);
+    const auto ours = epoch_of(loader, 1, 1);
+    REQUIRE(ours.size() == 2);
+    REQUIRE(theirs.size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(ours[i].inputs().equal(theirs[i].inputs()));
+      CHECK(ours[i].targets().equal(theirs[i].targets()));
+    }
+    CHECK_THROWS_WITH(loader.set_batch_size(0), ContainsSubstring("batch_size is 0, expected 1"));
+  }
+}
+
 TEST_CASE("ImageLoader: images and options that cannot be meant are refused",
           "[data][image_loader]") {
   CHECK_THROWS_WITH(ImageLoader(at::ones({2, 3, 4, 4}), at::arange(2)),

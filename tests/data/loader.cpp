@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <torch/data.h>
 
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/transforms.hpp>
 
 #include "support/catch.hpp"
@@ -180,6 +181,10 @@ TEST_CASE("what a loader tells is passed on", "[data][law]") {
   CHECK(silent.dataset_size() == -1);
   CHECK(silent.transforms() == nullptr);
   CHECK_NOTHROW(silent.follow_seed(17));
+  CHECK_FALSE(silent.set_batch_size(3));
+  AnyLoader rows = tutti::TensorLoader{at::zeros({6, 2}), at::zeros({6}), {.batch_size = 2}};
+  CHECK(rows.set_batch_size(3));
+  CHECK(rows.batch_size() == 3);
   CHECK_FALSE(static_cast<bool>(AnyLoader{}));
 }
 

@@ -609,6 +609,23 @@ TEST_CASE("StreamingDataLoader: batches are collated, dropped and counted as ask
   CHECK(plain.next()->at("x").equal(at::arange(22)));
 }
 
+TEST_CASE("StreamingDataLoader: batches of another size are those of such options",
+          "[data][streaming]") {
+  const Place place(22);
+  const StreamingDataset set(place.streams(), {.batch_size = 4, .shuffle = true});
+  const StreamingDataset other(place.streams(), {.batch_size = 6, .shuffle = true});
+  StreamingDataLoader expected(other);
+  StreamingDataLoader loader(set);
+  loader.start(1);
+  (void)loader.next();
+  loader.set_batch_size(6);
+  CHECK_FALSE(loader.next());  // not started
+  CHECK(loader.batch_size() == 6);
+  CHECK(loader.size() == expected.size());
+  CHECK(batches(loader, 1) == batches(expected, 1));
+  CHECK_THROWS_WITH(loader.set_batch_size(0), ContainsSubstring("batch_size is 0, expected 1"));
+}
+
 TEST_CASE("StreamingDataLoader: a sample that cannot be had is named, and the next batch comes",
           "[data][streaming]") {
   const Place place(20);

@@ -186,6 +186,24 @@ TEST_CASE("TensorLoader: pinned memory where there is a CUDA device", "[data][cu
   }
 }
 
+TEST_CASE("TensorLoader: batches of another size go on in the same order", "[data][law]") {
+  const Numbers all = [] {
+    auto loader = numbered(10, {.batch_size = 10, .shuffle = true});
+    return examples(loader, 1);
+  }();
+  auto loader = numbered(10, {.batch_size = 2, .shuffle = true});
+  loader.start(1);
+  (void)loader.next();
+  loader.set_batch_size(4);
+  CHECK(loader.batch_size() == 4);
+  CHECK(loader.options().batch_size == 4);
+  CHECK(loader.size() == 3);
+  CHECK(examples(loader, 1) == all);
+  CHECK(examples(loader, 1, 2) == Numbers(all.begin() + 8, all.end()));
+  CHECK_THROWS_WITH(loader.set_batch_size(0), ContainsSubstring("batch_size is 0, expected 1"));
+  CHECK(loader.batch_size() == 4);
+}
+
 TEST_CASE("options and tensors that make no sense are refused", "[data]") {
   CHECK_THROWS_WITH(numbered(4, {.batch_size = 0}),
                     ContainsSubstring("batch_size is 0, expected 1 or more"));

@@ -119,7 +119,7 @@ class DataLoader {
     const auto expect = [](bool ok, const char* name, std::int64_t value, int least) {
       TUTTI_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
     };
-    expect(options_->batch_size >= 1, "batch_size", options_->batch_size, 1);
+    check_batch_size(options_->batch_size);
     expect(options_->num_workers >= 0, "num_workers", options_->num_workers, 0);
     expect(options_->prefetch_factor >= 1, "prefetch_factor", options_->prefetch_factor, 1);
     expect(options_->max_skipped >= 0, "max_skipped", options_->max_skipped, 0);
@@ -184,6 +184,15 @@ class DataLoader {
     }
   }
 
+  /// Makes batches of another size, from the next start() on. Throws c10::ValueError below 1.
+  void set_batch_size(std::int64_t batch_size) {
+    check_batch_size(batch_size);
+    auto options = std::make_shared<DataLoaderOptions>(*options_);
+    options->batch_size = batch_size;
+    options_ = std::move(options);
+    renew_sampler(sampler_.options().rank, sampler_.options().world_size);
+  }
+
   /// What is done to each image from the next start() on.
   [[nodiscard]] data::Transforms& transforms() { return transforms_; }
 
@@ -195,6 +204,11 @@ class DataLoader {
     std::int64_t index;
     std::string reason;
   };
+
+  static void check_batch_size(std::int64_t batch_size) {
+    TUTTI_CHECK_VALUE(batch_size >= 1, "DataLoader: batch_size is ", batch_size,
+                      ", expected 1 or more");
+  }
 
   struct Prepared {
     Batch batch;

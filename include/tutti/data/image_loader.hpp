@@ -160,6 +160,9 @@ class ImageLoader {
   /// Takes the run's seed unless the options have one, from the next start() on.
   void follow_seed(std::uint64_t seed);
 
+  /// Makes batches of another size, from the next start() on. Throws c10::ValueError below 1.
+  void set_batch_size(std::int64_t batch_size);
+
   /// What is done to each image.
   [[nodiscard]] data::Transforms& transforms() { return options_.transforms; }
 

@@ -48,6 +48,12 @@ TUTTI_INLINE void ImageLoader::follow_seed(std::uint64_t seed) {
   }
 }
 
+TUTTI_INLINE void ImageLoader::set_batch_size(std::int64_t batch_size) {
+  ahead_.clear();
+  loader_.set_batch_size(batch_size);
+  options_.batch_size = batch_size;
+}
+
 TUTTI_INLINE Batch ImageLoader::number(Batch dataset) {
   const at::Tensor images = dataset.inputs();
   TUTTI_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),

@@ -30,6 +30,7 @@ namespace tutti {
 /// (examples of the last batch given that other ranks or this one have seen before, to make all
 /// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks),
 /// `follow_seed(seed)` (takes the run's seed, the same on every rank, if it has none of its own),
+/// `set_batch_size(n)` (makes batches of another size, with which a run goes on with other ranks),
 /// `transforms()` (the data::Transforms that it applies to every image, for policies to add to).
 template <class L>
 concept Loader = requires(L& loader, std::int64_t n) {
@@ -249,6 +250,9 @@ class AnyLoader {
   /// Gives the run's seed to a source that can follow it and has no seed of its own.
   void follow_seed(std::uint64_t seed) { self_->follow_seed(seed); }
 
+  /// Has the source make batches of another size, from the next start() on; returns whether it can.
+  bool set_batch_size(std::int64_t batch_size) { return self_->set_batch_size(batch_size); }
+
  private:
   struct Interface {
     virtual ~Interface() = default;
@@ -260,6 +264,7 @@ class AnyLoader {
     virtual std::int64_t repeated() const = 0;
     virtual bool shard(std::int64_t, std::int64_t) = 0;
     virtual void follow_seed(std::uint64_t) = 0;
+    virtual bool set_batch_size(std::int64_t) = 0;
     virtual data::Transforms* transforms() = 0;
     virtual std::string_view name() const = 0;
     virtual detail::Constants constants() const = 0;
@@ -321,6 +326,14 @@ class AnyLoader {
     void follow_seed(std::uint64_t seed) override {
       if constexpr (requires { loader->follow_seed(seed); }) {
         loader->follow_seed(seed);
+      }
+    }
+    bool set_batch_size(std::int64_t batch_size) override {
+      if constexpr (requires { loader->set_batch_size(batch_size); }) {
+        loader->set_batch_size(batch_size);
+        return true;
+      } else {
+        return false;
       }
     }
     data::Transforms* transforms() override {

@@ -292,13 +292,24 @@ class StreamingDataLoader {
   }
 
   /// Samples in a full batch of a rank.
-  [[nodiscard]] std::int64_t batch_size() const { return dataset_.options().batch_size; }
+  [[nodiscard]] std::int64_t batch_size() const {
+    return batch_size_.value_or(dataset_.options().batch_size);
+  }
+
+  /// Makes batches of another size than the data set's options say, from the next start() on.
+  /// Throws c10::ValueError below 1.
+  void set_batch_size(std::int64_t batch_size) {
+    TUTTI_CHECK_VALUE(batch_size >= 1, "StreamingDataLoader: batch_size is ", batch_size,
+                      ", expected 1 or more");
+    batch_size_ = batch_size;
+    plan_.reset();
+    started_ = false;
+  }
 
   /// Samples that an epoch takes, of all ranks.
   [[nodiscard]] std::int64_t dataset_size() const {
     std::int64_t out = 0;
-    for (const std::int64_t one :
-         samples_per_stream(dataset_.sizes(), dataset_.options().order())) {
+    for (const std::int64_t one : samples_per_stream(dataset_.sizes(), order_options())) {
       out += one;
     }
     return out;
@@ -386,6 +397,12 @@ class StreamingDataLoader {
     return 2 * static_cast<std::uint64_t>(number) + 1;
   }
 
+  [[nodiscard]] StreamingOrderOptions order_options() const {
+    StreamingOrderOptions out = dataset_.options().order();
+    out.batch_size = batch_size();
+    return out;
+  }
+
   [[nodiscard]] StreamingOrder order(std::int64_t epoch) const {
     const std::int64_t ranks = options_->ranks_per_node.value_or(world_size_);
     TUTTI_CHECK_VALUE(world_size_ % ranks == 0, "StreamingDataLoader: ranks_per_node is ", ranks,
@@ -398,7 +415,7 @@ class StreamingDataLoader {
                              .num_canonical_nodes = *options.num_canonical_nodes,
                              .shuffle_seed = options.shuffle_seed};
     }
-    return streaming_order(dataset_.sizes(), world, options.order(), epoch, state);
+    return streaming_order(dataset_.sizes(), world, order_options(), epoch, state);
   }
 
   // Sample `place` of a batch of one rank; -1: none.
@@ -451,7 +468,7 @@ class StreamingDataLoader {
 
   // No sample is in an epoch twice but to make ranks equally long.
   [[nodiscard]] bool each_once() const {
-    const auto taken = samples_per_stream(dataset_.sizes(), dataset_.options().order());
+    const auto taken = samples_per_stream(dataset_.sizes(), order_options());
     for (std::size_t i = 0; i < taken.size(); ++i) {
       std::int64_t left = taken[i];
       for (const std::int64_t samples : dataset_.sizes()[i].shards) {
@@ -507,6 +524,7 @@ class StreamingDataLoader {
   StreamingDataset dataset_;
   std::shared_ptr<const StreamingDataLoaderOptions> options_;
   std::uint64_t seed_;  // what is used
+  std::optional<std::int64_t> batch_size_{};
   std::int64_t rank_ = 0;
   std::int64_t world_size_ = 1;
   mutable std::shared_ptr<const Plan> plan_;

@@ -78,6 +78,9 @@ class TensorLoader {
   /// Takes the run's seed unless the options have one, from the next start() on.
   void follow_seed(std::uint64_t seed);
 
+  /// Makes batches of another size, from the next start() on. Throws c10::ValueError below 1.
+  void set_batch_size(std::int64_t batch_size);
+
   [[nodiscard]] const TensorLoaderOptions& options() const { return options_; }
   [[nodiscard]] const Batch& dataset() const { return dataset_; }
 

@@ -10,8 +10,7 @@ TUTTI_INLINE TensorLoader::TensorLoader(Batch dataset, TensorLoaderOptions optio
       options_(std::move(options)),
       seed_(options_.seed.value_or(0)),
       sampler_(dataset_.num_samples(), sampler_options()) {
-  TUTTI_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
-                    ", expected 1 or more");
+  set_batch_size(options_.batch_size);
 }
 
 TUTTI_INLINE void TensorLoader::start(std::int64_t epoch, std::int64_t first_batch) {
@@ -51,6 +50,12 @@ TUTTI_INLINE void TensorLoader::follow_seed(std::uint64_t seed) {
     seed_ = seed;
     renew_sampler();
   }
+}
+
+TUTTI_INLINE void TensorLoader::set_batch_size(std::int64_t batch_size) {
+  TUTTI_CHECK_VALUE(batch_size >= 1, "TensorLoader: batch_size is ", batch_size,
+                    ", expected 1 or more");
+  options_.batch_size = batch_size;
 }
 
 TUTTI_INLINE void TensorLoader::renew_sampler() {

@@ -107,6 +107,48 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
   }
 }
 
+// A batch of all ranks, as the loaders make them.
+TUTTI_INLINE void save_global_batch(const State& state, const Run& run, Archive& archive) {
+  const std::int64_t mine = run.train ? run.train.loader.batch_size() : 0;
+  if (mine > 0) {
+    archive.put("global_batch/size", mine * dist::data_ranks(state));
+    archive.put("global_batch/ranks", std::int64_t{dist::data_ranks(state)});
+  }
+}
+
+// Other ranks share the batches that those before have shared, so that steps are of as many
+// examples, and the epoch goes on with those that it has not had.
+TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archive,
+                                    RunLoadReport& report) {
+  const std::int64_t ranks = dist::data_ranks(state);
+  const auto size = archive.get<std::int64_t>("global_batch/size");
+  const auto before = archive.get<std::int64_t>("global_batch/ranks");
+  const std::int64_t mine = run.train ? run.train.loader.batch_size() : 0;
+  if (mine == 0 || ranks == before || mine * ranks == size) {
+    return;
+  }
+  std::int64_t fewer = ranks;
+  std::int64_t more = ranks;
+  for (; fewer > 1 && size % fewer != 0; --fewer) {
+  }
+  for (; more < size && size % more != 0; ++more) {
+  }
+  TUTTI_CHECK_VALUE(size % ranks == 0, "the checkpoint is of ", before, " ranks with batches of ",
+                    size, " examples together, which ", ranks, " ranks cannot share equally; take ",
+                    fewer, " or ", more,
+                    " ranks, or put \"state/global_batch\" into load_ignore_keys to go on with "
+                    "batches of ",
+                    mine * ranks);
+  if (run.train.loader.set_batch_size(size / ranks)) {
+    state.train_dataloader_len = length_of(run.train, run.train_subset);
+    report.notes.push_back("the checkpoint is of " + std::to_string(before) +
+                           " ranks, and this run has " + std::to_string(ranks) +
+                           ", so each has batches of " + std::to_string(size / ranks) +
+                           " examples in place of " + std::to_string(mine) + ": together " +
+                           std::to_string(size) + " as before");
+  }
+}
+
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
 TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
@@ -137,6 +179,7 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
+  detail::save_global_batch(state, run, archive);
   detail::save_schedulers(state, run, archive.child("schedulers"));
   if (!state.optimizer_names.empty()) {
     archive.put("optimizer_names", state.optimizer_names);
@@ -214,6 +257,9 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   if (has("timestamp")) {
     state.timestamp = load_timestamp(archive.child("timestamp"));
     state.previous_timestamp = state.timestamp;
+    if (archive.contains("global_batch/size")) {
+      detail::keep_global_batch(state, run, archive, report);
+    }
     detail::note_other_batches(state, run, report);
   }
   if (has("rank_zero_seed")) {
