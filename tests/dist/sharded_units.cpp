@@ -471,6 +471,16 @@ TEST_CASE("names of units that fit no module are refused", "[dist][sharded]") {
              ContainsSubstring("units has 'blocks.*', which matches no module with parameters") &&
                  ContainsSubstring("the model's modules are 'first', 'layers', 'layers.0', "));
   CHECK(error_of({"layers.0", "layers.0.*"}) == "no error");  // the second ones have all
+  Net net;
+  const dist::ShardingOptions options{.stage = ShardStage::parameters, .units = {"layers.*"}};
+  auto first = dist::shard(net, group, options);
+  CHECK_THROWS_WITH(dist::shard(net, group, options),
+                    ContainsSubstring("the unit 'layers.0' is part of a model that is sharded "
+                                      "already; let go of that first"));
+  first.reset();
+  CHECK_THROWS_WITH(dist::shard(net, group, options),
+                    ContainsSubstring("'layers.0.up.weight' has no memory, since what had sharded "
+                                      "the model is gone; build the model anew"));
   CHECK(error_of({"*"}) == "no error");
 }
 

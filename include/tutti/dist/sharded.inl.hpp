@@ -32,11 +32,10 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder,
   ShardedDataParallel& owner;
   detail::UnitModule model;
   detail::ShardedUnit unit;
-  Bracket* next = nullptr;  // which ran after it last time
-  std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
-  bool ready = false;       // its gradients are complete, in this backward pass
-  std::int64_t awaited =
-      0;  // when it is paged: parameters whose gradient is not there, in this pass
+  Bracket* next = nullptr;   // which ran after it last time
+  std::int64_t open = 0;     // so many runs of this pass have their gradients still to come
+  bool ready = false;        // its gradients are complete, in this backward pass
+  std::int64_t awaited = 0;  // so many parameters have no gradient yet, when it is paged
 
  private:
   FlatUnit::How paged(FlatUnit::How how) {
@@ -250,8 +249,12 @@ TUTTI_INLINE detail::FlatUnit::How ShardedDataParallel::how(bool stays) const {
 
 TUTTI_INLINE void ShardedDataParallel::find_units(const std::vector<detail::UnitModule>& modules) {
   for (const detail::UnitModule& one : modules) {
-    TUTTI_CHECK(one.slot == nullptr || one.slot->holder() == nullptr, "sharding: the unit '",
-                one.name, "' is part of a model that is sharded already; let go of that first");
+    const bool taken =
+        one.slot != nullptr
+            ? one.slot->holder() != nullptr
+            : ::tutti::detail::Pager::of(one.module->parameters().front()) != nullptr;
+    TUTTI_CHECK(!taken, "sharding: the unit '", one.name,
+                "' is part of a model that is sharded already; let go of that first");
     brackets_.push_back(std::make_unique<Bracket>(*this, one, how(/*stays=*/false)));
   }
 }
@@ -268,6 +271,9 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
   for (const detail::UnitParameter& use : uses) {
     if (use.parameter.numel() > 0) {
       const bool deferred = ::tutti::detail::InitTape::of(use.parameter) != nullptr;
+      TUTTI_CHECK(deferred || use.parameter.storage().nbytes() > 0, "sharding: '", use.name,
+                  "' has no memory, since what had sharded the model is gone; build the model "
+                  "anew, and load a checkpoint");
       const void* const storage = use.parameter.storage().unsafeGetStorageImpl();
       const auto [other, is_new] =
           memory.try_emplace({deferred ? storage : use.parameter.const_data_ptr(),
