@@ -24,6 +24,7 @@
 
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/process_group.hpp>
+#include <tutti/models/gpt2.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
@@ -379,6 +380,48 @@ TEST_CASE("rank body: named modules beside units", "[.rank]") {
   }
 }
 
+// The embedding of a GPT-2, whose blocks are units, is read at both ends.
+TEST_CASE("rank body: an embedding that is named", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto model = [] {
+    torch::manual_seed(1);
+    tutti::models::GPT2Options size{
+        .vocab_size = 23, .n_positions = 8, .n_embd = 8, .n_layer = 5, .n_head = 2};
+    size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
+    tutti::models::GPT2LMHeadModel out(size);
+    out->to(at::kDouble);
+    return out;
+  };
+  at::manual_seed(2);
+  const at::Tensor ids = at::randint(23, {12, 6}, at::kLong);
+  const auto loss = [](tutti::models::GPT2LMHeadModel& of, const at::Tensor& rows) {
+    const tutti::Batch batch{{"input_ids", rows}, {"labels", rows}};
+    return of->loss(of->forward(batch), batch).total();
+  };
+  auto alone = model();
+  loss(alone, ids).backward();
+  auto named = model();
+  const auto sharding =
+      dist::shard(*named, group, {.stage = ShardStage::parameters, .units = {"transformer.wte"}});
+  const at::Tensor weight = named->named_parameters()["transformer.wte.weight"];
+  for (int step = 0; step < 2; ++step) {
+    CHECK_FALSE(there(weight));
+    const std::uint64_t before = dist::flight_recorder().last().number;
+    pass(*sharding, [&] { return loss(named, part_of(*group, ids)); });
+    check_gradients(*sharding, *alone, 1e-11);
+    forget_gradients(*sharding);
+    int gathers = 0;
+    for (const dist::RecordedCall& call : dist::flight_recorder().entries()) {
+      gathers += call.number > before &&
+                         std::string_view(call.purpose.data()) == "transformer.wte" &&
+                         std::string_view(call.name) == "all_gather_into"
+                     ? 1
+                     : 0;
+    }
+    CHECK(gathers == 2);  // it was gone while the blocks ran
+  }
+}
+
 TEST_CASE("rank body: reads of what is not there", "[.rank]") {
   const auto group = dist::initialize();
   const auto alone = made<Mixed>();
@@ -452,6 +495,7 @@ TEST_CASE("modules that are named are units", "[dist][sharded]") {
   CHECK(run_ranks("rank body: memory of modules that are named", 2) == all_passed);
   CHECK(run_ranks("rank body: layers that are named", 3) == all_passed);
   CHECK(run_ranks("rank body: named modules beside units", 2) == all_passed);
+  CHECK(run_ranks("rank body: an embedding that is named", 3) == all_passed);
   CHECK(run_ranks("rank body: reads of what is not there", 2) == all_passed);
   CHECK(run_ranks("rank body: units that stay until their gradients are there", 2) == all_passed);
 }

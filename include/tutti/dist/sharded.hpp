@@ -121,6 +121,8 @@ class ShardedDataParallel final : public Sharding {
   void gradients_arrive(Bracket& bracket);
   void gradients_complete(Bracket& bracket);
   void note_run(Bracket& bracket);
+  void make_room(std::size_t together);
+  void pass_by();
   void bring(Bracket& bracket, std::size_t together);
   void gradient_added(Bracket& bracket);
   void reduce_in_order(bool all);
@@ -140,7 +142,7 @@ class ShardedDataParallel final : public Sharding {
   std::unordered_map<const void*, Place> places_;  // by parameter
   std::vector<at::Tensor> buffers_;
   std::vector<Bracket*> order_;   // units whose gradients are still to come, first run first
-  std::vector<Bracket*> recent_;  // of those that operators bring, the last ones, the latest last
+  std::vector<Bracket*> recent_;  // the last ones that operators brought, latest last; null: others
   std::optional<::tutti::detail::PagedCalls> paged_calls_;
   Bracket* last_entered_ = nullptr;
   std::size_t to_reduce_ = 0;  // as many units, from the first on, are not reduced yet

@@ -36,6 +36,7 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder,
   std::int64_t open = 0;     // so many runs of this pass have their gradients still to come
   bool ready = false;        // its gradients are complete, in this backward pass
   std::int64_t awaited = 0;  // so many parameters have no gradient yet, when it is paged
+  bool read_again = false;   // a backward pass has read it: an embedding's does not
 
  private:
   FlatUnit::How paged(FlatUnit::How how) {
@@ -84,6 +85,7 @@ class ShardedDataParallel::BeforeUnit final : public torch::autograd::Node {
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    bracket_.owner.pass_by();
     bracket_.owner.gradients_arrive(bracket_);
     return std::move(gradients);
   }
@@ -439,6 +441,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
                 "' is to be trained while its parameters are summoned; end that first");
     return given;
   }
+  pass_by();
   bracket.unit.gather();
   if (recording && !in_backward_) {
     ++bracket.open;
@@ -467,6 +470,25 @@ TUTTI_INLINE void ShardedDataParallel::note_run(Bracket& bracket) {
   }
 }
 
+// Of units that operators bring so many stay, one of which is about to run, and as many as an
+// operator reads at once.
+TUTTI_INLINE void ShardedDataParallel::make_room(std::size_t together) {
+  while (!keeps_until_gradients() && recent_.size() >= std::max<std::size_t>(2, together)) {
+    if (recent_.front() != nullptr) {
+      recent_.front()->unit.drop();
+    }
+    recent_.erase(recent_.begin());
+  }
+}
+
+// A unit that says when it runs is about to: those before it that do not say so may go.
+TUTTI_INLINE void ShardedDataParallel::pass_by() {
+  if (!recent_.empty()) {
+    make_room(1);
+    recent_.push_back(nullptr);
+  }
+}
+
 // An operator reads parameters of a unit that is paged, and those of as many others in all.
 TUTTI_INLINE void ShardedDataParallel::bring(Bracket& bracket, std::size_t together) {
   if (!recent_.empty() && recent_.back() == &bracket && bracket.unit.here()) {
@@ -474,12 +496,10 @@ TUTTI_INLINE void ShardedDataParallel::bring(Bracket& bracket, std::size_t toget
   }
   const ::tutti::detail::Pager::Aside aside;
   std::erase(recent_, &bracket);
-  while (!keeps_until_gradients() && recent_.size() >= std::max<std::size_t>(2, together)) {
-    recent_.front()->unit.drop();
-    recent_.erase(recent_.begin());
-  }
+  make_room(together);
   recent_.push_back(&bracket);
   if (in_backward_) {
+    bracket.read_again = true;
     gradients_arrive(bracket);
     return;
   }
@@ -524,7 +544,7 @@ TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
   if (run != order_.rend()) {
     order_.erase(std::next(run).base(), order_.end());
   }
-  if (!order_.empty()) {
+  if (!order_.empty() && (order_.back()->read_again || !order_.back()->is_paged())) {
     order_.back()->unit.start_gather();
   }
 }
