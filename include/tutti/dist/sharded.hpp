@@ -23,6 +23,7 @@
 #include <tutti/dist/detail/flat_unit.hpp>
 #include <tutti/dist/detail/module_state.hpp>
 #include <tutti/dist/detail/sharded_unit.hpp>
+#include <tutti/dist/detail/sharding_options.hpp>
 #include <tutti/dist/detail/unit_parameters.hpp>
 #include <tutti/dist/sharding.hpp>
 
@@ -98,7 +99,6 @@ class ShardedDataParallel final : public Sharding {
     std::size_t index;
   };
 
-  void check_options() const;
   void find_units(const std::vector<detail::UnitModule>& modules);
   void shard(const torch::nn::Module& module, const std::vector<detail::UnitModule>& modules,
              const detail::ModuleState& state);

@@ -126,7 +126,7 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
   const std::vector<at::Tensor> deferred = ::tutti::detail::tensors_without_memory(module);
   check_ranks(state.description + c10::str(deferred.size(), " tensors of deferred_init(), ",
                                            deferred_draws(deferred), " random streams\n"));
-  check_options();
+  detail::check_options(options_, group_->size());
   TUTTI_CHECK(!state.trainable.empty(),
               "sharding: no parameter of the module requires a gradient, so there is nothing to "
               "train; use the module as it is");
@@ -197,46 +197,12 @@ TUTTI_INLINE ShardedDataParallel::~ShardedDataParallel() {
 
 // All that has to be the same on every rank.
 TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) const {
-  const auto type = [](const std::optional<at::ScalarType>& of) {
-    return of ? std::string(c10::toString(*of)) : std::string("own");
-  };
-  const std::string mine =
-      "sharding stage " + std::string(to_string(options_.stage)) + ", shard_degree " +
-      std::to_string(options_.shard_degree) + ", units " +
-      c10::str(at::ArrayRef<std::string>(options_.units)) + ", param_dtype " +
-      type(options_.param_dtype) + ", reduce_dtype " + type(options_.reduce_dtype) +
-      ", cpu_offload " + (options_.cpu_offload ? "true" : "false") + ", reduce_at_end " +
-      (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
-      (!options_.overlap_reduce   ? "own"
-       : *options_.overlap_reduce ? "true"
-                                  : "false") +
-      ", reshard_after_forward " + (options_.reshard_after_forward ? "true" : "false") +
-      ", check_reads " + (options_.check_reads ? "true" : "false") + "\n" + model;
+  const std::string mine = detail::text_of(options_) + "\n" + model;
   const std::string reference = group_->broadcast_bytes(mine, 0);
   const auto differences = group_->all_gather_bytes(detail::first_difference(mine, reference));
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
     TUTTI_CHECK(differences[rank].empty(), "sharding: rank ", rank, " ", differences[rank],
                 "; build the same model, with the same options, on every rank");
-  }
-}
-
-TUTTI_INLINE void ShardedDataParallel::check_options() const {
-  TUTTI_CHECK(options_.stage != ShardStage::none,
-              "sharding: stage is none, so nothing is sharded; set it to ShardStage::optimizer, "
-              "gradients or parameters, or use dist::wrap");
-  TUTTI_CHECK(options_.shard_degree >= 0 &&
-                  (options_.shard_degree == 0 || group_->size() % options_.shard_degree == 0),
-              "sharding: shard_degree is ", options_.shard_degree, " in a run of ", group_->size(),
-              " ranks, expected 0 (all of them) or a number that divides theirs");
-  TUTTI_CHECK(
-      !options_.reduce_at_end || options_.stage != ShardStage::parameters,
-      "sharding: gradients are to be averaged at the end of the step, so that no rank waits "
-      "in a backward pass for one that has no memory left; but with "
-      "ShardStage::parameters ranks wait for each other's parameters all along; set a "
-      "microbatch size that fits, or take ShardStage::gradients");
-  for (const auto& type : {options_.param_dtype, options_.reduce_dtype}) {
-    TUTTI_CHECK(!type || c10::isFloatingType(*type), "sharding: param_dtype or reduce_dtype is ",
-                c10::toString(type.value_or(at::kFloat)), ", expected a floating type");
   }
 }
 
