@@ -124,7 +124,8 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
   const auto size = archive.get<std::int64_t>("global_batch/size");
   const auto before = archive.get<std::int64_t>("global_batch/ranks");
   const std::int64_t mine = run.train ? run.train.loader.batch_size() : 0;
-  if (mine == 0 || ranks == before || mine * ranks == size) {
+  if (mine == 0 || ranks == before || mine * ranks == size ||
+      !run.train.loader.set_batch_size(mine)) {  // it cannot make others
     return;
   }
   std::int64_t fewer = ranks;
@@ -139,14 +140,13 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
                     " ranks, or put \"state/global_batch\" into load_ignore_keys to go on with "
                     "batches of ",
                     mine * ranks);
-  if (run.train.loader.set_batch_size(size / ranks)) {
-    state.train_dataloader_len = length_of(run.train, run.train_subset);
-    report.notes.push_back("the checkpoint is of " + std::to_string(before) +
-                           " ranks, and this run has " + std::to_string(ranks) +
-                           ", so each has batches of " + std::to_string(size / ranks) +
-                           " examples in place of " + std::to_string(mine) + ": together " +
-                           std::to_string(size) + " as before");
-  }
+  run.train.loader.set_batch_size(size / ranks);
+  state.train_dataloader_len = length_of(run.train, run.train_subset);
+  report.notes.push_back("the checkpoint is of " + std::to_string(before) +
+                         " ranks, and this run has " + std::to_string(ranks) +
+                         ", so each has batches of " + std::to_string(size / ranks) +
+                         " examples in place of " + std::to_string(mine) + ": together " +
+                         std::to_string(size) + " as before");
 }
 
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
