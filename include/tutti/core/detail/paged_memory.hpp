@@ -44,11 +44,13 @@ class Pager {
     const c10::Device device = memory.device();
     return {data, new Page{this, std::move(memory)}, &forget, device};
   }
+
   /// The storage is nobody's from now on.
   static void release(c10::StorageImpl& storage) {
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     if (data.get_deleter() == &forget) {
-      storage.set_data_ptr_noswap(std::move(static_cast<Page*>(data.get_context())->memory));
+      c10::DataPtr memory = std::move(static_cast<Page*>(data.get_context())->memory);
+      storage.set_data_ptr_noswap(std::move(memory));  // which deletes the page
     }
   }
 
