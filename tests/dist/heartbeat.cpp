@@ -181,6 +181,52 @@ TEST_CASE("at SIGQUIT to the launcher all ranks write down their calls, and the 
   CHECK_THAT(read_bytes(folder / "flight/attempt0_rank1.json"), ContainsSubstring("\"rank\": 1, "));
 }
 
+TEST_CASE("heartbeat rank: writes its record at a signal", "[.rank]") {
+  dist::start_heartbeat();
+  const std::string rank = std::getenv("RANK");
+  const fs::path record =
+      fs::path(std::getenv("TUTTI_FLIGHT_FOLDER")) / ("attempt0_rank" + rank + ".json");
+  if (rank == "1") {
+    ::raise(SIGQUIT);
+    for (int i = 0; i < 3000 && !fs::exists(record); ++i) {
+      std::this_thread::sleep_for(10ms);
+    }
+  }
+  CHECK(fs::exists(record) == (rank == "1"));
+}
+
+TEST_CASE("at SIGQUIT to a rank it alone writes down its calls, and the run goes on",
+          "[dist][heartbeat]") {
+  const TemporaryFolder folder;
+  CHECK(dist::launch(
+            {.nproc = 2,
+             .stdout_file = (folder / "out").string(),
+             .stderr_file = (folder / "err").string(),
+             .flight_folder = (folder / "flight").string(),
+             .command = {"/proc/self/exe", "heartbeat rank: writes its record at a signal"}}) == 0);
+  CHECK_THAT(read_bytes(folder / "flight/attempt0_rank1.json"), ContainsSubstring("\"rank\": 1, "));
+}
+
+TEST_CASE("a program that does something else at SIGQUIT keeps that", "[dist][heartbeat]") {
+  const TemporaryFolder folder;
+  const auto status_at = [&](const char* command) {
+    return dist::launch({.nproc = 1,
+                         .stdout_file = (folder / "out").string(),
+                         .stderr_file = (folder / "err").string(),
+                         .flight_folder = (folder / "flight").string(),
+                         .command = {"/proc/self/exe", command}});
+  };
+  CHECK(status_at("heartbeat rank: ends by itself at SIGQUIT") == 23);
+  CHECK_FALSE(fs::exists(folder / "flight/attempt0_rank0.json"));
+}
+
+TEST_CASE("heartbeat rank: ends by itself at SIGQUIT", "[.rank]") {
+  ::signal(SIGQUIT, [](int) { ::_exit(23); });
+  dist::start_heartbeat();
+  CHECK(::raise(SIGQUIT) == 0);
+  FAIL_CHECK("SIGQUIT did not reach the program's own function");
+}
+
 TEST_CASE("without tutti-run there is no page and nobody to wait for", "[dist][heartbeat]") {
   const EnvironmentVariable none(dist::detail::page_variable, nullptr);
   const auto begin = Clock::now();

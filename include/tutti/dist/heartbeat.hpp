@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -23,7 +24,8 @@ namespace tutti::dist {
 
 /// Tells the tutti-run that started this process, every 100 ms, that it lives; where another
 /// launcher did, nothing. A process that is stopped, or swapped out, falls silent, and tutti-run
-/// then ends the run instead of letting the others wait for their timeout.
+/// then ends the run instead of letting the others wait for their timeout. SIGQUIT to this process,
+/// unless the program does something else at it, has it write its last collectives, and it goes on.
 ///
 /// environment: the place of this process. Done by dist::initialize() and by the Trainer; calls
 /// after the first do nothing.

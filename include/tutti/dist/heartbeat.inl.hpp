@@ -7,6 +7,37 @@ namespace tutti::dist {
 
 namespace detail {
 
+// Whose ranks SIGQUIT asks for a record; null: nobody's.
+TUTTI_INLINE std::atomic<RankSlot*> asked_by_signal{nullptr};
+
+// Asks for the record as the launcher does: what a signal may do is no more than that.
+TUTTI_INLINE void ask_for_record(int /*signal*/) {
+  if (RankSlot* const slot = asked_by_signal.load(); slot != nullptr) {
+    slot->wants_dump.store(1);
+  }
+}
+
+// A program that does something at SIGQUIT keeps that, as one that ignores it.
+TUTTI_INLINE void take_quit(RankSlot* slot) {
+  struct sigaction before{};
+  if (::sigaction(SIGQUIT, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
+    struct sigaction now{};
+    now.sa_handler = ask_for_record;
+    now.sa_flags = SA_RESTART;
+    sigemptyset(&now.sa_mask);
+    ::sigaction(SIGQUIT, &now, nullptr);
+  }
+  asked_by_signal.store(slot);
+}
+
+TUTTI_INLINE void leave_quit() {
+  asked_by_signal.store(nullptr);
+  struct sigaction now{};
+  if (::sigaction(SIGQUIT, nullptr, &now) == 0 && now.sa_handler == ask_for_record) {
+    ::signal(SIGQUIT, SIG_DFL);
+  }
+}
+
 TUTTI_INLINE Heartbeat::Heartbeat(Environment environment) : place_(std::move(environment)) {
   if (page_ && place_.local_rank < page_->ranks()) {
     slot_ = &page_->slot(place_.local_rank);
@@ -16,6 +47,7 @@ TUTTI_INLINE Heartbeat::Heartbeat(Environment environment) : place_(std::move(en
     return;
   }
   slot_->pid.store(process_);
+  take_quit(slot_);
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -32,6 +64,7 @@ TUTTI_INLINE Heartbeat::~Heartbeat() {
     thread_.detach();
     return;
   }
+  leave_quit();
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
