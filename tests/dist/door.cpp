@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,12 +13,17 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include <tutti/dist/launch.hpp>
 #include <tutti/dist/process_group.hpp>
+
+#include <ATen/ops/arange.h>
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
@@ -68,10 +74,11 @@ struct Served {
 // A connection of somebody who speaks as he likes, from another address of the machine.
 class Stranger {
  public:
-  explicit Stranger(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Stranger(int port, std::uint32_t from = 0x7F000002)  // 127.0.0.2
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(0x7F000002);  // 127.0.0.2
+    address.sin_addr.s_addr = htonl(from);
     ::bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -104,17 +111,50 @@ class Stranger {
   Descriptor socket_;
 };
 
-// Random bytes to that port, again and again.
-void flood(int port, int times) {
+// Random bytes to these ports in turn, so many times in all; an address has ports for some 28,000
+// connections a minute. Returns how many came through.
+int flood(const std::vector<int>& ports, int times) {
   std::mt19937 random(7);
+  int connected = 0;
   for (int i = 0; i < times; ++i) {
-    const Stranger one(port);
+    const Stranger one(ports[static_cast<std::size_t>(i) % ports.size()],
+                       0x7F000002 + static_cast<std::uint32_t>(i / 1000 % 250));
     std::string bytes(random() % 4097, '\0');
     for (char& byte : bytes) {
       byte = static_cast<char>(random());
     }
     one.send(bytes);
+    connected += one.connected ? 1 : 0;
   }
+  return connected;
+}
+
+// The ports at which a process listens.
+std::vector<int> listening_ports(const std::string& pid) {
+  std::set<std::string> inodes;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/" + pid + "/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(file, gone).string();
+    if (target.starts_with("socket:[")) {
+      inodes.insert(target.substr(8, target.size() - 9));
+    }
+  }
+  std::set<int> ports;
+  for (const char* const table : {"/net/tcp", "/net/tcp6"}) {
+    std::ifstream in("/proc/" + pid + table);
+    std::string line;
+    while (std::getline(in, line)) {
+      std::istringstream words(line);
+      std::array<std::string, 10> word;
+      for (std::string& one : word) {
+        words >> one;
+      }
+      if (word[3] == "0A" && inodes.contains(word[9])) {
+        ports.insert(std::stoi(word[1].substr(word[1].find(':') + 1), nullptr, 16));
+      }
+    }
+  }
+  return {ports.begin(), ports.end()};
 }
 
 }  // namespace
@@ -240,7 +280,7 @@ TEST_CASE("strangers who say nothing, too much or nonsense stay outside", "[dist
   for (int i = 0; i < 200; ++i) {
     silent.push_back(std::make_unique<Stranger>(served.port));
   }
-  flood(served.port, 500);
+  flood({served.port}, 500);
   const auto begin = Clock::now();
   const auto late = served.store();  // comes in all the same
   CHECK(late->add("n", 1) == 1);
@@ -274,7 +314,7 @@ TEST_CASE("door rank: goes on", "[.rank]") {
     const std::string key = "tutti/attempt_0/group_0/gloo/0";
     stranger.send(std::string("\x09\x2b\x85\xc9\x3c", 5) + std::string(1, '\0') + key);
     CHECK(stranger.receive(200).size() <= 32);
-    flood(port, 300);
+    flood({port}, 300);
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(port);
     options.waitWorkers = false;
@@ -287,6 +327,58 @@ TEST_CASE("door rank: goes on", "[.rank]") {
   CHECK(group->all_reduce_value(1) == 2);
   const auto again = group->subgroup({0, 1});  // meets through the store
   CHECK(again->all_reduce_value(group->rank() + 1) == 3);
+}
+
+TEST_CASE("door rank: adds until it is told to end", "[.rank]") {
+  const auto group = dist::initialize(at::kCPU, 60s);
+  const std::filesystem::path folder = std::getenv("TUTTI_TEST_FOLDER");
+  const std::string rank = std::to_string(group->rank());
+  std::ofstream(folder / (rank + ".part")) << ::getpid();
+  std::filesystem::rename(folder / (rank + ".part"), folder / rank);
+  int wrong = 0;
+  bool ends = false;
+  for (int i = 0; !ends; ++i) {
+    const at::Tensor values = at::arange(1000).mul(group->rank() + 1).add(i);
+    group->all_reduce(values);
+    wrong += values.equal(at::arange(1000).mul(6).add(3 * i)) ? 0 : 1;
+    ends = group->all_reduce_value(std::filesystem::exists(folder / "end") ? 1 : 0) > 0;
+  }
+  CHECK(wrong == 0);
+  const auto again = group->subgroup({0, 1, 2});  // meets through the store
+  CHECK(again->all_reduce_value(1) == 3);
+}
+
+// TUTTI_SOAK_CONNECTIONS: how many, in place of the few that a test suite has time for.
+TEST_CASE("strangers who flood every port of a run change nothing", "[dist][door]") {
+  const TemporaryFolder folder;
+  const EnvironmentVariable place("TUTTI_TEST_FOLDER", folder.path().c_str());
+  const char* const wanted = std::getenv("TUTTI_SOAK_CONNECTIONS");
+  const int count = wanted == nullptr ? 600 : std::stoi(wanted);
+  const pid_t launcher = ::fork();  // which has one thread
+  if (launcher == 0) {
+    ::_exit(
+        dist::launch({.nproc = 3,
+                      .stdout_file = (folder / "out").string(),
+                      .stderr_file = (folder / "err").string(),
+                      .command = {"/proc/self/exe", "door rank: adds until it is told to end"}}));
+  }
+  std::vector<int> ports;
+  for (const char* const rank : {"0", "1", "2"}) {
+    for (int i = 0; i < 6000 && !std::filesystem::exists(folder / rank); ++i) {
+      std::this_thread::sleep_for(10ms);
+    }
+    REQUIRE(std::filesystem::exists(folder / rank));
+    const std::vector<int> more = listening_ports(read_bytes(folder / rank));
+    CHECK_FALSE(more.empty());
+    ports.insert(ports.end(), more.begin(), more.end());
+  }
+  CHECK(ports.size() >= 4);  // the store's, and Gloo's of each rank
+  CHECK(flood(ports, count) == count);
+  std::ofstream(folder / "end") << "now";
+  int status = 0;
+  REQUIRE(::waitpid(launcher, &status, 0) == launcher);
+  INFO(read_bytes(folder / "out") << read_bytes(folder / "err"));
+  CHECK(status == 0);
 }
 
 TEST_CASE("a stranger at a run's port changes nothing", "[dist][door]") {
