@@ -71,15 +71,17 @@ class Machine:
 
 
 class Plan:
-    """One way to train: `world` ranks, copies of `degree` ranks, tensors over `tensor` ranks. bytes: of a parameter while it computes, of a
+    """One way to train: `world` ranks, copies of `degree` ranks, tensors over `tensor` ranks. kept: so many ranks
+    keep a block together between its passes (reshard_after_forward), 0: all of a copy. bytes: of a parameter while it computes, of a
     gradient in a message, of what the optimizer has for an element."""
 
-    def __init__(self, model, world, stage, degree=0, tensor=1, compute=2, reduce=4, own=4, state=8, overlap=True):
+    def __init__(self, model, world, stage, degree=0, tensor=1, kept=0, compute=2, reduce=4, own=4, state=8, overlap=True):
         self.overlap = overlap  # reductions with the backward pass, as on GPUs
         self.model, self.world, self.stage, self.tensor = model, world, stage, tensor
         self.data = world // tensor
         self.ranks = 1 if stage == "none" else degree or self.data
         self.copies = self.data // self.ranks
+        self.kept = kept or self.ranks
         self.compute, self.reduce, self.own, self.state = compute, reduce, own, state
 
     def memory(self):
@@ -107,15 +109,17 @@ class Plan:
             now += size
             most = max(most, now)
 
+        piece = block * self.compute / self.kept if self.stage == "parameters" and self.kept < self.ranks else 0
         if self.stage == "parameters":  # forward: a unit, and the next one on its way
-            most = 2 * block * self.compute + packed
+            most = 2 * block * self.compute + packed + layers * piece
+        now = layers * piece
         take(root * self.compute)  # the gradient of the root
         pending = 0.0
         for i in range(layers):
             ahead = block * self.compute + packed if self.stage == "parameters" and i + 1 < layers else 0
             if self.stage == "parameters":
                 take(2 * block * self.compute + packed)
-                now -= block * self.compute + packed
+                now -= block * self.compute + packed + piece
             take(ahead + block * self.compute)
             now -= block * self.compute if self.stage == "parameters" else 0
             if self.stage != "optimizer":
@@ -141,9 +145,9 @@ class Plan:
         ring = lambda size, ranks: size * (ranks - 1) / ranks  # noqa: E731
         if self.stage == "none":
             return 2 * ring(whole * self.compute, self.data)
-        gathers = 2 if self.stage == "parameters" else 1
+        again = ring(block * layers * self.compute, self.kept) if self.stage == "parameters" else 0
         return (ring(whole * self.reduce, self.ranks) + 2 * ring(whole * self.reduce / self.ranks, self.copies) +
-                ring((gathers * block * layers + root) * self.compute, self.ranks))
+                ring(whole * self.compute, self.ranks) + again)
 
     def step(self, machine, tokens, length):
         """Seconds of a step of `tokens` tokens a data-parallel rank, and the seconds of compute in it. Blocks are computed again in the
@@ -171,7 +175,8 @@ class Plan:
         gather_root = machine.gather(self.ranks, root * self.compute, stride)
         if self.stage == "parameters":
             ahead = max(forward / layers, gather_block)
-            back = max(backward / layers, gather_block + averaged(block))
+            gather_again = machine.gather(self.kept, block * self.compute, stride)
+            back = max(backward / layers, gather_again + averaged(block))
             return extra + gather_block + layers * (ahead + back) + averaged(block) + averaged(root) + gather_root, compute
         behind = layers * gather_block + gather_root  # parameters after the step
         if self.stage == "gradients":
@@ -189,6 +194,7 @@ def ways(model, world):
     for stage in STAGES:
         yield NAMES[stage], Plan(model, world, stage, compute=4 if stage == "none" else 2)  # DDP with autocast: all in fp32 but the kernels
     if world > 8:
+        yield "ZeRO-3, 8 keep blocks", Plan(model, world, "parameters", kept=8)
         yield NAMES["hybrid"], Plan(model, world, "parameters", degree=8)
     if world >= 8:
         yield "ZeRO-3, tensors over 8", Plan(model, world, "parameters", tensor=8)
