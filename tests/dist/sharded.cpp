@@ -625,6 +625,104 @@ TEST_CASE("rank body: units that run several times", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: two backward passes", "[.rank]") {
+  const auto group = dist::initialize();
+  // The second loss has its gradients of the last unit alone before those of the first are wanted.
+  const auto losses = [](Net& model, const at::Tensor& x) {
+    const at::Tensor middle = model.a(model.first(x));
+    return std::pair(middle.square().mean(), model.last(model.b(middle)).abs().mean());
+  };
+  const auto alone = net();
+  const auto [of_middle, of_end] = losses(*alone, all_rows());
+  (of_middle + of_end).backward();
+  for (const auto& [stage, overlaps] : ways) {
+    for (const bool middle_first : {true, false}) {
+      INFO(to_string(stage) << (overlaps ? ", overlapping" : ""));
+      const auto model = net();
+      const auto sharding =
+          dist::shard(*model, group, {.stage = stage, .overlap_reduce = overlaps});
+      for (int step = 0; step < 2; ++step) {
+        for (const auto& one : sharding->parameters()) {
+          one.shard.mutable_grad().reset();
+        }
+        sharding->before_forward(true);
+        auto [first, second] = losses(*model, rows(*group));
+        if (!middle_first) {
+          std::swap(first, second);
+        }
+        sharding->before_backward(first);
+        first.backward({}, /*retain_graph=*/true);
+        second.backward();
+        sharding->after_backward();
+        for (const auto& one : sharding->parameters()) {
+          INFO(one.name);
+          CHECK_FALSE(one.whole.grad().defined());
+          const at::Tensor got = gradient(*sharding, one);
+          REQUIRE(got.defined());
+          CHECK(got.allclose(alone->named_parameters()[one.name].grad(), 1e-12, 1e-14));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("rank body: parameters that are left alone", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto make = [](std::uint64_t seed = 1) {
+    auto model = net(seed);
+    model->a->linear->weight.set_requires_grad(false);
+    model->a->linear->weight.set_data(model->a->linear->weight.to(at::kFloat));
+    for (const at::Tensor& one : model->b->parameters()) {
+      one.set_requires_grad(false);
+    }
+    return model;
+  };
+  const auto loss = [](Net& model, const at::Tensor& x) {
+    const at::Tensor y =
+        at::linear(model.first(x), model.a->linear->weight.to(at::kDouble), model.a->linear->bias);
+    return model.last(model.b(y)).square().mean();
+  };
+  const auto alone = make();
+  loss(*alone, all_rows()).backward();
+  for (const ShardStage stage : {ShardStage::optimizer, ShardStage::gradients}) {
+    INFO(to_string(stage));
+    const auto model = make(group->rank() == 0 ? 1 : 2);  // rank 0's win, of these too
+    const auto sharding =
+        dist::shard(*model, group,
+                    {.stage = stage, .ignored = {"a.*.weight", "b"}, .param_dtype = at::kDouble});
+    CHECK(sharding->parameters().size() == 5);
+    const at::Tensor table = model->a->linear->weight;
+    CHECK(table.scalar_type() == at::kFloat);
+    CHECK(sharding->shard_of(table).is_same(table));
+    CHECK(table.equal(alone->a->linear->weight));
+    pass(*sharding, [&] { return loss(*model, rows(*group)); });
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      CHECK(gradient(*sharding, one)
+                .allclose(alone->named_parameters()[one.name].grad(), 1e-12, 1e-14));
+    }
+  }
+  // A unit of which nothing is left always has its memory; of the other one only the bias goes.
+  const auto model = make();
+  const auto sharding =
+      dist::shard(*model, group, {.stage = ShardStage::parameters, .ignored = {"a.*.weight", "b"}});
+  CHECK(model->b->linear->weight.storage().nbytes() > 0);
+  CHECK(model->a->linear->weight.storage().nbytes() > 0);
+  CHECK(model->a->linear->bias.storage().nbytes() == 0);
+  const c10::NoGradGuard no_grad;
+  CHECK(model->b(all_rows()).equal(alone->b(all_rows())));
+  const auto refused = [&](std::vector<std::string> ignored) {
+    auto other = make();
+    return error_of([&] {
+      (void)dist::shard(*other, group,
+                        {.stage = ShardStage::parameters, .ignored = std::move(ignored)});
+    });
+  };
+  CHECK_THAT(refused({"a"}), ContainsSubstring("ignored names 'a.linear.bias', which trains"));
+  CHECK_THAT(refused({"b", "teacher"}),
+             ContainsSubstring("ignored has 'teacher', which matches no parameter"));
+}
+
 TEST_CASE("rank body: what cannot be sharded", "[.rank]") {
   const auto group = dist::initialize();
   const auto refused = [&](torch::nn::Module& model, dist::ShardingOptions options) {
@@ -732,6 +830,14 @@ TEST_CASE("a parameter of two units belongs to what contains both", "[dist][shar
 
 TEST_CASE("a unit that runs several times has the gradients of all runs", "[dist][sharded]") {
   CHECK(run_ranks("rank body: units that run several times", 2) == all_passed);
+}
+
+TEST_CASE("a second backward pass over one graph adds its gradients", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: two backward passes") == all_passed);
+}
+
+TEST_CASE("what options leave alone stays whole on every rank", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: parameters that are left alone") == all_passed);
 }
 
 TEST_CASE("activation checkpointing works on units", "[dist][sharded]") {

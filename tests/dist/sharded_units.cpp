@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -151,6 +154,15 @@ TEST_CASE("rank body: modules that are named", "[.rank]") {
       // Two microbatches, of which the first alone is not averaged.
       pass(*sharding, [&] { return loss() / 2; }, false);
       pass(*sharding, [&] { return loss() / 2; });
+      check_gradients(*sharding, *alone, 1e-12);
+      forget_gradients(*sharding);
+      // Two backward passes over one graph.
+      sharding->before_forward(true);
+      const at::Tensor half = loss() / 2;
+      sharding->before_backward(half);
+      half.backward({}, /*retain_graph=*/true);
+      half.backward();
+      sharding->after_backward();
       check_gradients(*sharding, *alone, 1e-12);
     }
   }
@@ -426,19 +438,45 @@ TEST_CASE("rank body: reads of what is not there", "[.rank]") {
   const auto group = dist::initialize();
   const auto alone = made<Mixed>();
   alone->forward(all_rows()).square().mean().backward();
+  std::vector<at::Tensor> weights;
   for (const bool named : {false, true}) {
     const auto model = made<Mixed>();
     const auto sharding = dist::shard(
         *model, group,
         {.stage = ShardStage::parameters,
-         .units = named ? std::vector<std::string>{"blocks.*"} : std::vector<std::string>(),
-         .check_reads = !named});
+         .units = named ? std::vector<std::string>{"blocks.*"} : std::vector<std::string>()});
     const at::Tensor weight = model->part->linear->weight;
     const auto reads = ContainsSubstring(
         "aten::add reads a parameter of the unit 'part', which does not run, so that the parameter "
         "has no memory; read it within summon()");
     CHECK_THROWS_WITH(weight + 1, reads);
-    CHECK_FALSE(there(weight.detach()));  // reads nothing
+    CHECK_FALSE(there(weight.detach()));  // these read nothing
+    CHECK(at::zeros_like(weight).sizes() == weight.sizes());
+    CHECK(weight.new_ones({2}).numel() == 2);
+    weight.requires_grad_(false).requires_grad_(true);
+    const auto on_another_thread = [](auto&& body) {
+      std::exception_ptr error;
+      std::thread([&] {
+        try {
+          body();
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }).join();
+      if (error) {
+        std::rethrow_exception(error);
+      }
+    };
+    CHECK_THROWS_WITH(on_another_thread([&] { weight + 1; }), reads);
+    {
+      at::Tensor out;
+      on_another_thread([&] {
+        const c10::NoGradGuard no_grad;
+        out = model->forward(all_rows());
+      });
+      const c10::NoGradGuard no_grad;
+      CHECK(out.equal(alone->forward(all_rows())));
+    }
     pass(*sharding, [&] { return model->forward(part_of(*group, all_rows())).square().mean(); });
     check_gradients(*sharding, *alone, 1e-12);
     CHECK_THROWS_WITH(weight + 1, reads);
@@ -447,6 +485,16 @@ TEST_CASE("rank body: reads of what is not there", "[.rank]") {
       CHECK((weight + 1).sizes() == weight.sizes());
     }
     CHECK_THROWS_WITH(weight + 1, reads);
+    weights.push_back(weight);
+    if (named) {
+      weights.push_back(model->blocks[0]->as<BlockImpl>()->up->weight);
+    }
+  }
+  for (const at::Tensor& weight : weights) {
+    CHECK_THROWS_WITH(weight + 1,
+                      ContainsSubstring("aten::add reads a parameter that has no memory, "
+                                        "since what had sharded the model is gone"));
+    CHECK_THROWS_WITH(weight.detach().zero_(), ContainsSubstring("aten::zero_ reads a parameter"));
   }
   // Operators are as ever once nothing is sharded.
   CHECK((all_rows() + 1).sum().item<double>() == all_rows().add(1).sum().item<double>());
@@ -488,6 +536,82 @@ TEST_CASE("rank body: units that stay until their gradients are there", "[.rank]
   }
 }
 
+TEST_CASE("rank body: units that neighbours keep", "[.rank]") {
+  const auto group = dist::initialize();  // of four
+  const auto alone = made<Mixed>();
+  alone->forward(all_rows()).square().mean().backward();
+  for (const bool again : {false, true}) {
+    for (const int degree : {4, 2}) {
+      for (const int among : {1, 2, 4}) {
+        INFO("kept among " << among << " of " << degree << (again ? ", computed again" : ""));
+        dist::ShardingOptions options{.stage = ShardStage::parameters,
+                                      .shard_degree = degree,
+                                      .units = {"blocks.*"},
+                                      .reshard_after_forward = among};
+        const auto model = made<Mixed>(group->rank() == 0 ? 1 : 2);
+        model->again = again;
+        if (among > degree) {
+          CHECK_THROWS_WITH(
+              dist::shard(*model, group, options),
+              ContainsSubstring("reshard_after_forward is 4, where 2 ranks have a copy"));
+          continue;
+        }
+        const auto sharding = dist::shard(*model, group, options);
+        const at::Tensor x = part_of(*group, all_rows());
+        const auto loss = [&] { return model->forward(x).square().mean(); };
+        for (int step = 0; step < 3; ++step) {
+          pass(*sharding, loss);
+          check_gradients(*sharding, *alone, 1e-12);
+          forget_gradients(*sharding);
+        }
+        // A pass without gradients keeps nothing, and one that ends early leaves nothing old.
+        {
+          const c10::NoGradGuard no_grad;
+          sharding->before_forward(true);
+          model->forward(x);
+        }
+        sharding->before_forward(true);
+        static_cast<void>(loss());
+        sharding->reset();
+        for (const auto& one : sharding->parameters()) {
+          one.shard.detach().mul_(2);
+        }
+        sharding->after_step();
+        const auto doubled = made<Mixed>();
+        for (const at::Tensor& one : doubled->parameters()) {
+          one.detach().mul_(2);
+        }
+        doubled->forward(all_rows()).square().mean().backward();
+        pass(*sharding, loss);
+        check_gradients(*sharding, *doubled, 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("rank body: neighbours keep what cannot be cut evenly", "[.rank]") {
+  const auto group = dist::initialize();  // of four
+  const auto make = [] {
+    torch::manual_seed(1);
+    torch::nn::Sequential layers(torch::nn::Linear(6, 5), torch::nn::Tanh(),
+                                 torch::nn::Linear(5, 3), torch::nn::Tanh(),
+                                 torch::nn::Linear(3, 1));
+    layers->to(at::kDouble);
+    return layers;
+  };
+  auto alone = make();
+  alone->forward(all_rows()).square().mean().backward();
+  auto model = make();  // 35, 18 and 4 elements
+  const auto sharding = dist::shard(
+      *model, group,
+      {.stage = ShardStage::parameters, .units = {"0", "2", "4"}, .reshard_after_forward = 2});
+  for (int step = 0; step < 2; ++step) {
+    pass(*sharding, [&] { return model->forward(part_of(*group, all_rows())).square().mean(); });
+    check_gradients(*sharding, *alone, 1e-12);
+    forget_gradients(*sharding);
+  }
+}
+
 TEST_CASE("modules that are named are units", "[dist][sharded]") {
   for (const int ranks : {1, 2, 3, 4}) {
     CHECK(run_ranks("rank body: modules that are named", ranks) == all_passed);
@@ -498,6 +622,8 @@ TEST_CASE("modules that are named are units", "[dist][sharded]") {
   CHECK(run_ranks("rank body: an embedding that is named", 3) == all_passed);
   CHECK(run_ranks("rank body: reads of what is not there", 2) == all_passed);
   CHECK(run_ranks("rank body: units that stay until their gradients are there", 2) == all_passed);
+  CHECK(run_ranks("rank body: units that neighbours keep", 4) == all_passed);
+  CHECK(run_ranks("rank body: neighbours keep what cannot be cut evenly", 4) == all_passed);
 }
 
 TEST_CASE("names of units that fit no module are refused", "[dist][sharded]") {

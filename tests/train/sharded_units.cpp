@@ -134,6 +134,43 @@ TEST_CASE("rank body: networks without units are saved and go on", "[.rank]") {
   CHECK(predicted.size() == 4);
 }
 
+TEST_CASE("rank body: a frozen layer that stays whole", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const std::int64_t here = 12 / tutti_test::initialize()->size();
+  const auto run = [](TrainerOptions with, const std::string& save) {
+    auto net = network();
+    for (const at::Tensor& one : net->children().front()->parameters()) {
+      one.set_requires_grad(false);
+    }
+    Trainer<Losses, EMA> trainer(Classifier{std::move(net), {.num_classes = 3}}, std::move(with),
+                                 Losses{}, EMA{.half_life = "2ba", .update_interval = "1ba"});
+    trainer.fit();
+    if (!save.empty()) {
+      trainer.save_checkpoint(save);
+    }
+    return trainer.get<Losses>().all;
+  };
+  TrainerOptions with = options(here, true);
+  with.sharding.ignored = {"*0"};
+  const auto whole = run(with, "");
+  CHECK(difference(whole, run(options(here, false), "")) < 1e-6);
+  for (const auto layout : {CheckpointLayout::whole, CheckpointLayout::sharded}) {
+    TrainerOptions half = with;
+    half.checkpoint_layout = layout;
+    half.max_duration = "1ep";
+    const std::string saved = folder + (layout == CheckpointLayout::whole ? "/one" : "/rest");
+    std::vector<double> both = run(half, saved);
+    half.load_path = saved;
+    half.max_duration = "2ep";
+    const auto second = run(half, "");
+    both.insert(both.end(), second.begin(), second.end());
+    CHECK(both == whole);
+    half.sharding.ignored.clear();  // what one run leaves alone, another shards
+    const auto sharded = run(half, "");
+    CHECK(sharded == second);
+  }
+}
+
 TEST_CASE("rank body: a sharded network without units and names", "[.rank]") {
   const Warnings warnings;
   TrainerOptions with = options(6, true);
@@ -152,6 +189,7 @@ TEST_CASE("a network without units is sharded by the names of its modules", "[tr
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   for (const char* body : {"rank body: networks without units train as replicated ones",
                            "rank body: networks without units are saved and go on",
+                           "rank body: a frozen layer that stays whole",
                            "rank body: a sharded network without units and names"}) {
     CHECK(run_ranks(body, 2, std::chrono::seconds(120)) == all_passed);
   }

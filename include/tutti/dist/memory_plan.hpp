@@ -14,6 +14,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/detail/flat_parameter.hpp>
+#include <tutti/dist/detail/sharding_options.hpp>
 #include <tutti/dist/detail/unit_parameters.hpp>
 #include <tutti/dist/sharding.hpp>
 

@@ -19,8 +19,15 @@ struct UnitBytes {
   std::int64_t ahead = 0;      // what a gather on its way has
   std::int64_t reduced = 0;    // of a rank, in a message of gradients
   std::int64_t kept_mean = 0;  // a rank's mean gradient, in the parameters' own type
+  std::int64_t kept = 0;       // of the whole, from the forward to the backward pass
+  std::int64_t unpacked = 0;   // beside the whole, while it is gathered for the gradients
   bool paged = false;          // operators bring it; of these the last two stay for a while
   bool stays_whole = false;    // from the forward to the backward pass
+
+  // What a gather for the gradients on its way has.
+  [[nodiscard]] std::int64_t ahead_again() const {
+    return kept == 0 ? ahead : unpacked > 0 ? unpacked : whole;
+  }
 };
 
 // What a step has at one moment more than at its begin, and the most of it.
@@ -78,18 +85,20 @@ TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardSt
       moments.take(before + units[i].message + units[i].packed + units[i].whole);
       moments.give(units[i].message + units[i].packed);
       const std::int64_t next = i + 1 < units.size() ? units[i + 1].ahead : 0;
-      moments.take(next);
+      moments.take(next + units[i].kept);
       moments.give(before + next + (units[i].stays_whole ? 0 : units[i].whole));
     }
   }
   moments.take(root.gradient);
   for (std::size_t i = units.size(); i-- > 1;) {
     const bool gathers = stage == ShardStage::parameters && i > 1 && !units[i - 1].stays_whole;
-    const std::int64_t next = gathers ? units[i - 1].ahead : 0;
+    const std::int64_t next = gathers ? units[i - 1].ahead_again() : 0;
     const std::int64_t whole = stage == ShardStage::parameters ? units[i].whole : 0;
     if (whole > 0 && !units[i].stays_whole) {
-      moments.take(whole + units[i].message + units[i].packed);
-      moments.give(units[i].message + units[i].packed);
+      const std::int64_t messages =
+          units[i].kept > 0 ? units[i].unpacked : units[i].message + units[i].packed;
+      moments.take(whole + messages);
+      moments.give(messages + units[i].kept);
     }
     moments.take(next + units[i].gradient);
     moments.give(whole);
@@ -136,6 +145,7 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   const bool shards = sharding.stage != ShardStage::none;
   const int ranks = !shards ? 1 : sharding.shard_degree == 0 ? world : sharding.shard_degree;
   const int copies = world / ranks;
+  const int among = detail::kept_among(sharding, ranks);
   MemoryPlan plan{.world_size = world, .stage = sharding.stage, .shard_degree = ranks};
   std::vector<detail::UnitBytes> units(1);
   std::vector<std::int64_t> elements(1);  // of each
@@ -149,7 +159,15 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
       paged.insert(one.module);
     }
   }
-  for (const detail::UnitParameter& use : detail::unit_parameters(module, modules)) {
+  std::vector<detail::UnitParameter> uses = detail::unit_parameters(module, modules);
+  if (shards) {
+    for (const detail::UnitParameter& one : detail::take_ignored(uses, sharding.ignored)) {
+      plan.elements += one.parameter.numel();
+      plan.parameters +=
+          one.parameter.numel() * static_cast<std::int64_t>(one.parameter.itemsize());
+    }
+  }
+  for (const detail::UnitParameter& use : uses) {
     const auto [place, is_new] = places.try_emplace(use.unit, units.size());
     if (is_new) {
       units.emplace_back();
@@ -201,8 +219,11 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   for (std::size_t i = 0; i < units.size(); ++i) {
     detail::UnitBytes& unit = units[i];
     const bool whole = sharding.stage != ShardStage::parameters || i == 0;
-    unit.stays_whole =
-        i > 0 && (!sharding.reshard_after_forward || (unit.paged && i + 2 >= units.size()));
+    unit.stays_whole = i > 0 && (among == 1 || (unit.paged && i + 2 >= units.size()));
+    if (!whole && !unit.stays_whole && among > 1) {
+      unit.kept = (unit.whole + among - 1) / among;
+      unit.unpacked = unit.whole % among == 0 ? 0 : unit.kept * among;
+    }
     plan.parameters += whole ? unit.whole : 0;
     const bool apart = shards && (!whole || sharding.param_dtype || sharding.cpu_offload);
     (offloads ? plan.host : plan.parameters) += apart ? unit.shard : 0;
@@ -214,7 +235,10 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     } else {
       (offloads ? plan.host : plan.gradients) += unit.kept_mean;
       plan.sent += ring(unit.reduced * ranks, ranks) + 2 * ring(unit.reduced, copies) +
-                   (whole || unit.stays_whole ? 1 : 2) * ring(unit.part * ranks, ranks);
+                   ring(unit.part * ranks, ranks) +
+                   (whole || unit.stays_whole ? 0
+                    : unit.kept > 0           ? ring(unit.kept * among, among)
+                                              : ring(unit.part * ranks, ranks));
       unit.kept_mean = offloads ? 0 : unit.kept_mean;  // behind the message
     }
   }

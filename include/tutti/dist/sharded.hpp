@@ -6,22 +6,22 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/init_tape.hpp>
 #include <tutti/core/detail/paged_memory.hpp>
-#include <tutti/core/detail/recorded_init.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/unit_slot.hpp>
 #include <tutti/dist/detail/flat_unit.hpp>
 #include <tutti/dist/detail/module_state.hpp>
+#include <tutti/dist/detail/rank_groups.hpp>
 #include <tutti/dist/detail/sharded_unit.hpp>
 #include <tutti/dist/detail/sharding_options.hpp>
 #include <tutti/dist/detail/unit_parameters.hpp>
@@ -73,7 +73,7 @@ class ShardedDataParallel final : public Sharding {
     return parameters_;
   }
   [[nodiscard]] at::Tensor shard_of(const at::Tensor& parameter) const override;
-  [[nodiscard]] Communicator& shard_group() const override { return *shard_group_; }
+  [[nodiscard]] Communicator& shard_group() const override { return *groups_.copy; }
   [[nodiscard]] bool keeps_whole() const override {
     return options_.stage != ShardStage::parameters && !options_.param_dtype &&
            !options_.cpu_offload;
@@ -93,11 +93,12 @@ class ShardedDataParallel final : public Sharding {
   class AfterUnit;
   class AfterGradient;
   class BeforeUnit;
-  class SummonedUnits;
   struct Place {
     FlatUnit* part;
     std::size_t index;
   };
+
+  ShardedDataParallel(std::shared_ptr<Communicator> group, const ShardingOptions& options);
 
   void find_units(const std::vector<detail::UnitModule>& modules);
   void shard(const torch::nn::Module& module, const std::vector<detail::UnitModule>& modules,
@@ -109,9 +110,7 @@ class ShardedDataParallel final : public Sharding {
   [[nodiscard]] bool reduces_in_backward() const {
     return averaging_ && options_.stage >= ShardStage::gradients && !options_.reduce_at_end;
   }
-  [[nodiscard]] bool keeps_until_gradients() const {
-    return in_pass_ && !options_.reshard_after_forward;
-  }
+  [[nodiscard]] bool keeps_until_gradients() const { return in_pass_ && kept_among_ == 1; }
   [[nodiscard]] const detail::FlatParameter& flat_of(const ShardedParameter& one,
                                                      const FlatUnit** part) const;
   [[nodiscard]] std::vector<FlatUnit*> parts() const;
@@ -123,6 +122,7 @@ class ShardedDataParallel final : public Sharding {
   void note_run(Bracket& bracket);
   void make_room(std::size_t together);
   void pass_by();
+  void go(detail::ShardedUnit& unit) const;
   void bring(Bracket& bracket, std::size_t together);
   void gradient_added(Bracket& bracket);
   void reduce_in_order(bool all);
@@ -134,8 +134,8 @@ class ShardedDataParallel final : public Sharding {
 
   std::shared_ptr<Communicator> group_;
   ShardingOptions options_;
-  std::shared_ptr<Communicator> shard_group_;
-  std::shared_ptr<Communicator> replicas_;  // null: there is one copy
+  detail::RankGroups groups_;
+  int kept_among_ = 0;  // so many keep a unit together between its passes; 0: all
   detail::ShardedUnit root_;
   std::vector<std::unique_ptr<Bracket>> brackets_;
   std::vector<ShardedParameter> parameters_;
@@ -143,10 +143,10 @@ class ShardedDataParallel final : public Sharding {
   std::vector<at::Tensor> buffers_;
   std::vector<Bracket*> order_;   // units whose gradients are still to come, first run first
   std::vector<Bracket*> recent_;  // the last ones that operators brought, latest last; null: others
-  std::optional<::tutti::detail::PagedCalls> paged_calls_;
   Bracket* last_entered_ = nullptr;
   std::size_t to_reduce_ = 0;  // as many units, from the first on, are not reduced yet
   detail::ShardedUnit* reducing_ = nullptr;  // whose reduction goes on
+  bool came_again_ = false;                  // gradients did, of a unit that had all of them
   bool overlaps_ = false;                    // reductions go on while gradients are computed
   bool averaging_ = false;
   bool in_pass_ = false;  // one with gradients

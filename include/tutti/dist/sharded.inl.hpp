@@ -40,8 +40,7 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder,
 
  private:
   FlatUnit::How paged(FlatUnit::How how) {
-    const bool seen = owner.options_.check_reads || !owner.options_.units.empty();
-    how.pager = seen && !how.stays ? this : nullptr;
+    how.pager = how.stays ? nullptr : this;
     return how;
   }
 };
@@ -92,25 +91,6 @@ class ShardedDataParallel::BeforeUnit final : public torch::autograd::Node {
   Bracket& bracket_;
 };
 
-class ShardedDataParallel::SummonedUnits final : public Summoned {
- public:
-  SummonedUnits(std::vector<FlatUnit*> parts, bool write_back)
-      : parts_(std::move(parts)), write_back_(write_back) {
-    for (FlatUnit* part : parts_) {
-      part->summon();
-    }
-  }
-  ~SummonedUnits() override {
-    for (FlatUnit* part : parts_) {
-      part->release(write_back_);
-    }
-  }
-
- private:
-  std::vector<FlatUnit*> parts_;
-  bool write_back_;
-};
-
 // From so many states of the generator values are drawn.
 TUTTI_INLINE std::size_t deferred_draws(const std::vector<at::Tensor>& deferred) {
   return deferred.empty()
@@ -118,10 +98,14 @@ TUTTI_INLINE std::size_t deferred_draws(const std::vector<at::Tensor>& deferred)
              : ::tutti::detail::InitTape::of(deferred.front())->generator_states().size();
 }
 
+TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(std::shared_ptr<Communicator> group,
+                                                      const ShardingOptions& options)
+    : group_(std::move(group)), options_(options), root_("", {}) {}
+
 TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
                                                       std::shared_ptr<Communicator> group,
                                                       const ShardingOptions& options)
-    : group_(std::move(group)), options_(options), root_("", {}) {
+    : ShardedDataParallel(std::move(group), options) {
   const detail::ModuleState state = detail::state_of(module);
   const std::vector<at::Tensor> deferred = ::tutti::detail::tensors_without_memory(module);
   check_ranks(state.description + c10::str(deferred.size(), " tensors of deferred_init(), ",
@@ -131,23 +115,8 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
               "sharding: no parameter of the module requires a gradient, so there is nothing to "
               "train; use the module as it is");
   buffers_ = state.buffers;
-  const int degree = options_.shard_degree == 0 ? group_->size() : options_.shard_degree;
-  if (degree == group_->size()) {
-    shard_group_ = group_;
-  } else {
-    std::vector<int> same_copy;
-    std::vector<int> same_part;
-    for (int rank = 0; rank < group_->size(); ++rank) {
-      if (rank / degree == group_->rank() / degree) {
-        same_copy.push_back(rank);
-      }
-      if (rank % degree == group_->rank() % degree) {
-        same_part.push_back(rank);
-      }
-    }
-    shard_group_ = group_->subgroup(same_copy);
-    replicas_ = group_->subgroup(same_part);
-  }
+  groups_ = detail::rank_groups(group_, options_);
+  kept_among_ = detail::kept_among(options_, groups_.copy->size());
   root_ = detail::ShardedUnit("", how(/*stays=*/true));
   const std::vector<detail::UnitModule> modules = detail::unit_modules(module, options_.units);
   find_units(modules);
@@ -166,7 +135,7 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
   }
 }
 
-// Has units that are paged brought, and their gradients counted.
+// Has the gradients of units that are paged counted.
 TUTTI_INLINE void ShardedDataParallel::watch_parameters() {
   for (const auto& bracket : brackets_) {
     if (bracket->is_paged()) {
@@ -175,10 +144,6 @@ TUTTI_INLINE void ShardedDataParallel::watch_parameters() {
                                                        std::make_unique<AfterGradient>(*bracket));
       });
     }
-  }
-  if (options_.stage == ShardStage::parameters &&
-      (options_.check_reads || !options_.units.empty())) {
-    paged_calls_.emplace();
   }
 }
 
@@ -207,20 +172,25 @@ TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) con
 }
 
 TUTTI_INLINE detail::FlatUnit::How ShardedDataParallel::how(bool stays) const {
-  return {.group = shard_group_,
-          .replicas = replicas_,
+  return {.group = groups_.copy,
+          .replicas = groups_.same_part,
+          .near = groups_.near,
           .param_dtype = options_.param_dtype,
           .reduce_dtype = options_.reduce_dtype,
           .stays = stays || options_.stage != ShardStage::parameters,
           .offloads = options_.cpu_offload};
 }
 
+// A sharding that lives has it.
+TUTTI_INLINE bool is_brought(const at::Tensor& parameter) {
+  const auto* const pager = ::tutti::detail::Pager::of(parameter);
+  return pager != nullptr && pager != &::tutti::detail::Pager::gone();
+}
+
 TUTTI_INLINE void ShardedDataParallel::find_units(const std::vector<detail::UnitModule>& modules) {
   for (const detail::UnitModule& one : modules) {
-    const bool taken =
-        one.slot != nullptr
-            ? one.slot->holder() != nullptr
-            : ::tutti::detail::Pager::of(one.module->parameters().front()) != nullptr;
+    const bool taken = one.slot != nullptr ? one.slot->holder() != nullptr
+                                           : is_brought(one.module->parameters().front());
     TUTTI_CHECK(!taken, "sharding: the unit '", one.name,
                 "' is part of a model that is sharded already; let go of that first");
     brackets_.push_back(std::make_unique<Bracket>(*this, one, how(/*stays=*/false)));
@@ -234,7 +204,11 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
   for (const auto& bracket : brackets_) {
     units[bracket->model.module] = &bracket->unit;
   }
-  const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module, modules);
+  std::vector<detail::UnitParameter> uses = detail::unit_parameters(module, modules);
+  std::unordered_set<const torch::nn::Module*> left_alone;  // units of ignored parameters
+  for (const detail::UnitParameter& one : detail::take_ignored(uses, options_.ignored)) {
+    left_alone.insert(one.unit);
+  }
   std::map<std::pair<const void*, std::int64_t>, std::string> memory;
   for (const detail::UnitParameter& use : uses) {
     if (use.parameter.numel() > 0) {
@@ -253,8 +227,9 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     }
     (use.unit == nullptr ? root_ : *units.at(use.unit)).add(use.name, use.parameter);
   }
-  std::erase_if(brackets_, [](const auto& bracket) {  // globs match also what others have all of
-    return bracket->is_paged() && bracket->unit.empty();
+  std::erase_if(brackets_, [&](const auto& bracket) {  // globs match also what others have all of
+    return bracket->unit.empty() &&
+           (bracket->is_paged() || left_alone.contains(bracket->model.module));
   });
   for (const auto& bracket : brackets_) {
     TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
@@ -345,6 +320,7 @@ TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
         [&](const detail::FlatParameter& one) { bracket->awaited += one.trains() ? 1 : 0; });
   }
   to_reduce_ = brackets_.size();
+  came_again_ = false;
   if (buffers_are_old_) {
     broadcast_buffers();
   }
@@ -365,6 +341,10 @@ TUTTI_INLINE void ShardedDataParallel::after_backward() {
   recent_.clear();
   if (std::exchange(averaging_, false)) {
     reduce_in_order(/*all=*/true);
+    if (std::exchange(came_again_, false)) {
+      to_reduce_ = brackets_.size();
+      reduce_in_order(/*all=*/true);
+    }
     finish_reducing();
     root_.reduce();
     for (const auto& bracket : brackets_) {
@@ -441,9 +421,18 @@ TUTTI_INLINE void ShardedDataParallel::note_run(Bracket& bracket) {
 TUTTI_INLINE void ShardedDataParallel::make_room(std::size_t together) {
   while (!keeps_until_gradients() && recent_.size() >= std::max<std::size_t>(2, together)) {
     if (recent_.front() != nullptr) {
-      recent_.front()->unit.drop();
+      go(recent_.front()->unit);
     }
     recent_.erase(recent_.begin());
+  }
+}
+
+// Who runs has what it wants of this one. In a forward pass gradients will want it again.
+TUTTI_INLINE void ShardedDataParallel::go(detail::ShardedUnit& unit) const {
+  if (in_pass_ && !in_backward_) {
+    unit.keep();
+  } else {
+    unit.drop();
   }
 }
 
@@ -482,6 +471,8 @@ TUTTI_INLINE void ShardedDataParallel::gradient_added(Bracket& bracket) {
     const ::tutti::detail::Pager::Aside aside;
     bracket.unit.drop();
     std::erase(recent_, &bracket);
+  }
+  if (bracket.awaited <= 0) {
     gradients_complete(bracket);
   }
 }
@@ -491,7 +482,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::leave(Bracket& bracket, const at::T
     return y;
   }
   if (!in_backward_ && !keeps_until_gradients()) {
-    bracket.unit.drop();
+    go(bracket.unit);
   }
   if (!c10::GradMode::is_enabled() || !y.requires_grad()) {
     return y;
@@ -516,9 +507,15 @@ TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
 }
 
 // Those of one run; a unit that ran several times has the sum of all, once the first run's are
-// there.
+// there. More come from a second backward pass over the same graph, perhaps when those of the first
+// are averaged already: after_backward() averages again.
 TUTTI_INLINE void ShardedDataParallel::gradients_complete(Bracket& bracket) {
-  if (reduces_in_backward() && --bracket.open == 0) {
+  if (!reduces_in_backward()) {
+    return;
+  }
+  --bracket.open;
+  came_again_ = came_again_ || bracket.open < 0;
+  if (bracket.open == 0) {
     bracket.ready = true;
     reduce_in_order(/*all=*/false);
   }
@@ -553,7 +550,7 @@ TUTTI_INLINE std::unique_ptr<Summoned> ShardedDataParallel::summon(bool write_ba
       taken.push_back(part);
     }
   }
-  return std::make_unique<SummonedUnits>(std::move(taken), write_back);
+  return std::make_unique<detail::SummonedUnits>(std::move(taken), write_back);
 }
 
 TUTTI_INLINE const detail::FlatParameter& ShardedDataParallel::flat_of(

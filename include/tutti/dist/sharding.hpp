@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -44,13 +45,21 @@ struct ShardingOptions {
   /// Names of modules that are units though they are no nn::Unit, as the blocks of a model that
   /// nobody can change: globs, as "layers.*", of which each counts for the outermost modules that
   /// it matches. An operator that reads their parameters brings them, the two units of the last
-  /// ones stay, and each operator of a step takes about a microsecond longer.
+  /// ones stay.
   std::vector<std::string> units{};
 
+  /// Names of modules, or of parameters, that stay as they are, whole on every rank and in their
+  /// own type, as buffers do: globs, as "teacher" or "*.table". Those of a module are all within
+  /// it. None of them trains.
+  std::vector<std::string> ignored{};
+
   /// With ShardStage::parameters a unit gives its memory back behind its forward pass, and gets it
-  /// again for its gradients. Without it the unit keeps it meanwhile: parameters travel once a pass
-  /// where they travel twice, and every rank has all of them between the passes.
-  bool reshard_after_forward = true;
+  /// again for its gradients. With false it keeps it meanwhile: parameters travel once a pass where
+  /// they travel twice, and every rank has all of them between the passes. A number n, a divisor of
+  /// the ranks that share a copy: so many neighbours, as those of one machine, keep a copy
+  /// together meanwhile, and bring it for the gradients without the others; 1 is false, all ranks
+  /// are true.
+  std::variant<bool, int> reshard_after_forward = true;
 
   /// The type in which parameters compute and travel; none: their own. The parts that the optimizer
   /// has keep their own type.
@@ -73,11 +82,6 @@ struct ShardingOptions {
   /// memory of the unit's gradients and of a message as large. Without it: on GPUs, where the loop
   /// does not wait for a message; not on the CPU, which has to copy it.
   std::optional<bool> overlap_reduce = std::nullopt;
-
-  /// Who reads a parameter of a unit that does not run, which has no memory with
-  /// ShardStage::parameters, gets an error that names both, where it might crash: to find a fault.
-  /// Each operator of a step takes about a microsecond longer; on where `units` has names.
-  bool check_reads = false;
 };
 
 /// A parameter and this rank's part of it: rows of its dimension 0.
@@ -101,7 +105,8 @@ class Summoned {
 /// and after_step() behind its step.
 class Sharding : public DataParallel {
  public:
-  /// All parameters of the model, each once, also those that do not train.
+  /// All parameters of the model, each once, also those that do not train; without those that
+  /// ShardingOptions::ignored names.
   [[nodiscard]] virtual const std::vector<ShardedParameter>& parameters() const = 0;
 
   /// The part of a parameter of the model that the optimizer has; the tensor itself when it is no

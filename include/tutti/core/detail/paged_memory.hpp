@@ -10,6 +10,9 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
+
 // Tensors whose memory comes when it is wanted: as much as those need that may meet one.
 
 namespace tutti::detail {
@@ -45,6 +48,9 @@ class Pager {
     return {data, new Page{this, std::move(memory)}, &forget, device};
   }
 
+  /// That of memory that nobody brings any more, which throws.
+  static Pager& gone();
+
   /// The storage is nobody's from now on.
   static void release(c10::StorageImpl& storage) {
     const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
@@ -76,3 +82,24 @@ inline void bring_memory(const at::Tensor& tensor) {
 }
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE Pager& Pager::gone() {
+  struct Gone final : Pager {
+    void bring(std::string_view reader, std::size_t /*together*/) override {
+      TUTTI_CHECK(
+          false, "sharding: ", reader,
+          " reads a parameter that has no memory, since what had sharded the model is gone; "
+          "read it before, within summon(), or save it in a checkpoint");
+    }
+  };
+  static Pager* const only = new Gone;  // tensors may outlive all else
+  return *only;
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -43,18 +43,12 @@ class WithoutDraws {
   c10::impl::IncludeDispatchKeyGuard key_;
 };
 
-/// While it lives, operators of this thread, and of backward passes that it starts, bring the
-/// memory of tensors that have a Pager. Each operator takes about a microsecond longer.
-class PagedCalls {
- public:
-  PagedCalls();
-  ~PagedCalls();
-  PagedCalls(const PagedCalls&) = delete;
-  PagedCalls& operator=(const PagedCalls&) = delete;
-};
+/// Has LibTorch's dispatcher ask take_or_call() where a thread, or an operator's tensor, has the
+/// key for it.
+void install_calls();
 
-/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws, an
-/// InitTape::Recording or PagedCalls.
+/// What LibTorch's dispatcher calls for the operators of a thread that has a WithoutDraws or an
+/// InitTape::Recording, and for those that get a tensor that is watched().
 void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   std::vector<c10::IValue>* stack);
 

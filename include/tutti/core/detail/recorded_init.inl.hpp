@@ -19,62 +19,18 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include <tutti/core/detail/paged_memory.hpp>
+#include <tutti/core/detail/paged_calls.hpp>
 #include <tutti/core/detail/recorded_init.hpp>
 
 namespace tutti::detail {
 
 TUTTI_INLINE thread_local RecordedInit* tape_here = nullptr;
 TUTTI_INLINE thread_local int without_draws = 0;
-TUTTI_INLINE thread_local int paged_calls = 0;
 
-// Makes the dispatcher ask take_or_call() where a thread has included the key.
 TUTTI_INLINE void install_calls() {
   static const c10::RegistrationHandleRAII fallback = c10::Dispatcher::singleton().registerFallback(
       c10::DispatchKey::DeferredInit, c10::KernelFunction::makeFromBoxedFunction<&take_or_call>(),
       "tutti");
-}
-
-// Calls `f(tensor, element)` for the tensors of a value. element: their place in a list.
-template <class F>
-void each_tensor(const c10::IValue& value, F&& f) {
-  if (value.isTensor()) {
-    f(value.toTensor(), std::optional<std::size_t>());
-  } else if (value.isList()) {
-    const auto list = value.toListRef();
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (list[i].isTensor()) {
-        f(list[i].toTensor(), std::optional<std::size_t>(i));
-      }
-    }
-  }
-}
-
-// Brings the memory that an operator reads; one that makes another tensor of it reads none.
-TUTTI_INLINE void bring_arguments(const c10::OperatorHandle& op,
-                                  const std::vector<c10::IValue>& stack) {
-  std::vector<Pager*> pagers;
-  const std::string& name = op.schema().name();
-  const auto& arguments = op.schema().arguments();
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(stack[stack.size() - arguments.size() + i],
-                [&](const at::Tensor& tensor, const std::optional<std::size_t>&) {
-                  Pager* const pager = Pager::of(tensor);
-                  if (pager == nullptr || name == "aten::detach") {
-                    return;
-                  }
-                  const auto* const alias = arguments[i].alias_info();
-                  TUTTI_CHECK(alias == nullptr || !alias->isWrite(), "sharding: ", name,
-                              " writes into a parameter of which each rank has a part; write "
-                              "within summon(/*write_back=*/true), on every rank");
-                  if (std::find(pagers.begin(), pagers.end(), pager) == pagers.end()) {
-                    pagers.push_back(pager);
-                  }
-                });
-  }
-  for (Pager* const pager : pagers) {
-    pager->bring(name, pagers.size());
-  }
 }
 
 TUTTI_INLINE void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySet,
@@ -86,19 +42,6 @@ TUTTI_INLINE void take_or_call(const c10::OperatorHandle& op, c10::DispatchKeySe
     const c10::impl::ExcludeDispatchKeyGuard no_tape(c10::DispatchKey::DeferredInit);
     bring_arguments(op, *stack);
     op.callBoxed(stack);
-  }
-}
-
-TUTTI_INLINE PagedCalls::PagedCalls() {
-  install_calls();
-  if (++paged_calls == 1) {
-    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::DeferredInit, true);
-  }
-}
-
-TUTTI_INLINE PagedCalls::~PagedCalls() {
-  if (paged_calls > 0 && --paged_calls == 0) {
-    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::DeferredInit, false);
   }
 }
 

@@ -13,7 +13,9 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/init_tape.hpp>
+#include <tutti/core/detail/paged_calls.hpp>
 #include <tutti/core/detail/paged_memory.hpp>
+#include <tutti/core/detail/recorded_init.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/exchange.hpp>
@@ -54,6 +56,7 @@ class FlatUnit {
   struct How {
     std::shared_ptr<Communicator> group;     ///< who have one copy together
     std::shared_ptr<Communicator> replicas;  ///< who have the same part of other copies
+    std::shared_ptr<Communicator> near;      ///< who keep() it together; null: nobody does
     std::optional<at::ScalarType> param_dtype;
     std::optional<at::ScalarType> reduce_dtype;
     bool stays = true;                        ///< the whole is always there
@@ -93,6 +96,9 @@ class FlatUnit {
   void refresh();
   /// Gives the memory of the whole back, unless it stays.
   void drop();
+  /// Likewise, but for a part from which those who are near bring the whole next time, unless
+  /// shards change before.
+  void keep();
   /// Nobody brings the whole any more.
   void forget_pager();
   /// Waits for a gather that nobody needs any more.
@@ -135,6 +141,7 @@ class FlatUnit {
   void put_whole(const FlatParameter& one, const at::Tensor& whole);
   void allocate();
   void put_memory(c10::DataPtr memory, std::size_t bytes);
+  [[nodiscard]] std::function<void()> start_gather_kept();
   [[nodiscard]] std::function<void()> start_gather_to(const at::Tensor& whole) const;
   at::Tensor packed(at::ScalarType type) const;
   void unpack(const at::Tensor& parts, const at::Tensor& whole) const;
@@ -155,6 +162,7 @@ class FlatUnit {
   static at::Tensor taken_gradient(FlatParameter& one);
   static void add_gradient(FlatParameter& one, const at::Tensor& gradient);
   void set_views(const at::Tensor& memory);
+  void set_views();  // of the whole
 
   How how_;
   std::vector<FlatParameter> parameters_;
@@ -165,12 +173,24 @@ class FlatUnit {
   at::Tensor whole_;        // [numel], of the type of computation; without memory when not here
   std::size_t bytes_ = 0;   // of the whole
   at::Tensor own_shards_;   // [S], where the shards lie; undefined when they lie in the whole
+  at::Tensor kept_;         // this rank's piece of the whole, of as many as there are near
   at::Tensor summoned_;     // [numel], in place of the whole
   std::function<void()> wait_;
   at::Tensor sum_;  // [of a rank's gradients, and a flag each], of a reduction that has begun
   std::function<void()> wait_for_sum_;
   at::Tensor flags_;  // [n], how many ranks had a gradient at the last reduction
   bool here_ = true;
+};
+
+/// All of these have their whole while it lives.
+class SummonedUnits final : public Summoned {
+ public:
+  SummonedUnits(std::vector<FlatUnit*> units, bool write_back);
+  ~SummonedUnits() override;
+
+ private:
+  std::vector<FlatUnit*> units_;
+  bool write_back_;
 };
 
 }  // namespace tutti::dist::detail

@@ -56,7 +56,7 @@ TUTTI_INLINE void FlatUnit::seal() {
     }
     one.shard.set_requires_grad(one.trains());
   }
-  set_views(whole_);
+  set_views();
   drop();
 }
 
@@ -82,18 +82,45 @@ TUTTI_INLINE void FlatUnit::take(FlatParameter& one,
 
 // The parameters are these places from now on; who holds one sees them.
 TUTTI_INLINE void FlatUnit::set_views(const at::Tensor& memory) {
+  const ::tutti::detail::Pager::Aside aside;
   for (FlatParameter& one : parameters_) {
     one.whole.set_data(one.view(memory, one.in_whole));
   }
 }
 
+TUTTI_INLINE void FlatUnit::set_views() {
+  if (how_.pager == nullptr) {
+    set_views(whole_);
+    return;
+  }
+  ::tutti::detail::install_calls();
+  set_views(::tutti::detail::watched(whole_));
+}
+
 // The memory itself is given back and taken anew: what the graph has saved are views of it.
 TUTTI_INLINE void FlatUnit::drop() {
+  kept_.reset();
   if (how_.stays || !here_) {
     return;
   }
   put_memory({nullptr, whole_.device()}, 0);
   here_ = false;
+}
+
+TUTTI_INLINE void FlatUnit::keep() {
+  at::Tensor piece;
+  if (how_.near && !how_.stays && here_) {
+    const c10::NoGradGuard no_grad;
+    const ::tutti::detail::Pager::Aside aside;
+    const std::int64_t most = (numel_ + how_.near->size() - 1) / how_.near->size();
+    const std::int64_t from = std::min(numel_, how_.near->rank() * most);
+    const std::int64_t some = std::min(numel_ - from, most);
+    piece = at::empty({most}, whole_.options());
+    piece.narrow(0, 0, some).copy_(whole_.narrow(0, from, some));
+    piece.narrow(0, some, most - some).zero_();
+  }
+  drop();
+  kept_ = std::move(piece);
 }
 
 TUTTI_INLINE void FlatUnit::put_memory(c10::DataPtr memory, std::size_t bytes) {
@@ -104,8 +131,15 @@ TUTTI_INLINE void FlatUnit::put_memory(c10::DataPtr memory, std::size_t bytes) {
 }
 
 TUTTI_INLINE void FlatUnit::forget_pager() {
-  how_.pager = nullptr;
-  ::tutti::detail::Pager::release(*whole_.storage().unsafeGetStorageImpl());
+  if (how_.pager == nullptr || !whole_.defined()) {
+    return;
+  }
+  how_.pager = &::tutti::detail::Pager::gone();
+  if (here_) {
+    ::tutti::detail::Pager::release(*whole_.storage().unsafeGetStorageImpl());
+  } else {
+    put_memory({nullptr, whole_.device()}, 0);
+  }
 }
 
 TUTTI_INLINE void FlatUnit::allocate() {
@@ -166,6 +200,24 @@ TUTTI_INLINE std::function<void()> FlatUnit::start_gather_to(const at::Tensor& w
   };
 }
 
+// As start_gather_to(), from what those who are near have kept.
+TUTTI_INLINE std::function<void()> FlatUnit::start_gather_kept() {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor piece = std::exchange(kept_, {});
+  const std::int64_t all = how_.near->size() * piece.numel();
+  if (all == numel_) {
+    allocate();
+    const auto arrive = how_.near->start_all_gather_into(whole_, piece);
+    return [piece, arrive] { arrive(); };
+  }
+  const at::Tensor pieces = at::empty({all}, whole_.options());
+  return [this, piece, pieces, arrive = how_.near->start_all_gather_into(pieces, piece)] {
+    arrive();
+    whole_.copy_(pieces.narrow(0, 0, numel_));
+    give_back(pieces);
+  };
+}
+
 TUTTI_INLINE void FlatUnit::unpack(const at::Tensor& parts, const at::Tensor& whole) const {
   for (const FlatParameter& one : parameters_) {
     if (!one.alone_here) {
@@ -180,6 +232,10 @@ TUTTI_INLINE void FlatUnit::start_gather() {
     return;
   }
   const ::tutti::detail::Pager::Aside aside;
+  if (kept_.defined()) {
+    wait_ = start_gather_kept();
+    return;
+  }
   if (alone_ > 0) {
     allocate();
   }
@@ -199,6 +255,7 @@ TUTTI_INLINE void FlatUnit::gather() {
 }
 
 TUTTI_INLINE void FlatUnit::refresh() {
+  kept_.reset();
   if (!here_ || (shares() && ranks() == 1)) {
     return;
   }
@@ -413,7 +470,7 @@ TUTTI_INLINE void FlatUnit::release(bool write_back) {
       one.shard.detach().copy_(one.view(summoned_, one.in_whole + one.first * one.row, one.mine));
     }
   }
-  set_views(whole_);
+  set_views();
   summoned_.reset();
   if (!here) {
     drop();
@@ -434,6 +491,19 @@ TUTTI_INLINE at::Tensor FlatUnit::whole_of(const FlatParameter& one, const at::T
   each_piece(one, parts, 0, memory,
              [](const at::Tensor& from, const at::Tensor& piece) { piece.copy_(from); });
   return one.view(memory, 0);
+}
+
+TUTTI_INLINE SummonedUnits::SummonedUnits(std::vector<FlatUnit*> units, bool write_back)
+    : units_(std::move(units)), write_back_(write_back) {
+  for (FlatUnit* unit : units_) {
+    unit->summon();
+  }
+}
+
+TUTTI_INLINE SummonedUnits::~SummonedUnits() {
+  for (FlatUnit* unit : units_) {
+    unit->release(write_back_);
+  }
 }
 
 }  // namespace tutti::dist::detail

@@ -56,6 +56,7 @@ class ShardedUnit {
   void gather() { each(&FlatUnit::gather); }
   void refresh() { each(&FlatUnit::refresh); }
   void drop() { each(&FlatUnit::drop); }
+  void keep() { each(&FlatUnit::keep); }
   void forget_pager() { each(&FlatUnit::forget_pager); }
   void cancel() { each(&FlatUnit::cancel); }
   void settle() { each(&FlatUnit::settle); }

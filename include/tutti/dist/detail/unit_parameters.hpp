@@ -45,6 +45,13 @@ struct UnitParameter {
 std::vector<UnitParameter> unit_parameters(const torch::nn::Module& module,
                                            const std::vector<UnitModule>& units);
 
+/// Takes those out of `all` that a glob of `ignored` names, by their own name or by that of a
+/// module around them. Returns them.
+///
+/// Throws c10::Error for a glob that matches none, and for a parameter that trains.
+std::vector<UnitParameter> take_ignored(std::vector<UnitParameter>& all,
+                                        const std::vector<std::string>& ignored);
+
 }  // namespace tutti::dist::detail
 
 #if TUTTI_BODIES
@@ -139,6 +146,38 @@ TUTTI_INLINE std::vector<UnitParameter> unit_parameters(const torch::nn::Module&
   for (Use& use : uses) {
     out.push_back({std::move(use.name), std::move(use.parameter),
                    use.chain.empty() ? nullptr : use.chain.back()});
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<UnitParameter> take_ignored(std::vector<UnitParameter>& all,
+                                                     const std::vector<std::string>& ignored) {
+  std::vector<bool> used(ignored.size());
+  const auto is_ignored = [&](const UnitParameter& one) {
+    bool matches = false;
+    for (std::size_t end = one.name.find('.'); !matches; end = one.name.find('.', end + 1)) {
+      for (std::size_t i = 0; i < ignored.size(); ++i) {
+        if (::tutti::detail::glob_matches(ignored[i], one.name.substr(0, end))) {
+          used[i] = matches = true;
+        }
+      }
+      if (end == std::string::npos) {
+        break;
+      }
+    }
+    TUTTI_CHECK(!matches || !one.parameter.requires_grad(), "sharding: ignored names '", one.name,
+                "', which trains, so that each rank would train its own; freeze it with "
+                "requires_grad_(false), or let sharding have it");
+    return matches;
+  };
+  std::vector<UnitParameter> out;
+  const auto rest = std::stable_partition(all.begin(), all.end(),
+                                          [&](const auto& one) { return !is_ignored(one); });
+  out.assign(rest, all.end());
+  all.erase(rest, all.end());
+  for (std::size_t i = 0; i < ignored.size(); ++i) {
+    TUTTI_CHECK(used[i], "sharding: ignored has '", ignored[i],
+                "', which matches no parameter of the model and no module with any");
   }
   return out;
 }
