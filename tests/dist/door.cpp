@@ -2,11 +2,13 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -330,10 +332,14 @@ TEST_CASE("door rank: goes on", "[.rank]") {
 }
 
 TEST_CASE("door rank: adds until it is told to end", "[.rank]") {
+  if (const char* const files = std::getenv("TUTTI_TEST_FILES")) {
+    const rlimit few{.rlim_cur = std::stoul(files), .rlim_max = std::stoul(files)};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  }
   const auto group = dist::initialize(at::kCPU, 60s);
   const std::filesystem::path folder = std::getenv("TUTTI_TEST_FOLDER");
   const std::string rank = std::to_string(group->rank());
-  std::ofstream(folder / (rank + ".part")) << ::getpid();
+  std::ofstream(folder / (rank + ".part")) << ::getpid() << ' ' << group->environment().master_port;
   std::filesystem::rename(folder / (rank + ".part"), folder / rank);
   int wrong = 0;
   bool ends = false;
@@ -348,37 +354,80 @@ TEST_CASE("door rank: adds until it is told to end", "[.rank]") {
   CHECK(again->all_reduce_value(1) == 3);
 }
 
+namespace {
+
+// Three ranks that add until end() is called.
+class AddingRun {
+ public:
+  AddingRun() {
+    launcher_ = ::fork();  // which has one thread
+    if (launcher_ == 0) {
+      ::_exit(
+          dist::launch({.nproc = 3,
+                        .stdout_file = (folder_ / "out").string(),
+                        .stderr_file = (folder_ / "err").string(),
+                        .command = {"/proc/self/exe", "door rank: adds until it is told to end"}}));
+    }
+    for (const char* const rank : {"0", "1", "2"}) {
+      for (int i = 0; i < 6000 && !std::filesystem::exists(folder_ / rank); ++i) {
+        std::this_thread::sleep_for(10ms);
+      }
+      std::ifstream said(folder_ / rank);
+      std::string pid;
+      REQUIRE(said >> pid >> store);
+      for (const int port : listening_ports(pid)) {
+        if (port != store) {
+          gloo.push_back(port);
+        }
+      }
+    }
+  }
+  // Its status.
+  int end() {
+    std::ofstream(folder_ / "end") << "now";
+    int status = 0;
+    REQUIRE(::waitpid(launcher_, &status, 0) == launcher_);
+    return WEXITSTATUS(status);
+  }
+  std::string said() const { return read_bytes(folder_ / "out") + read_bytes(folder_ / "err"); }
+
+  int store = 0;
+  std::vector<int> gloo{};
+
+ private:
+  TemporaryFolder folder_;
+  EnvironmentVariable place_{"TUTTI_TEST_FOLDER", folder_.path().c_str()};
+  pid_t launcher_ = 0;
+};
+
+}  // namespace
+
 // TUTTI_SOAK_CONNECTIONS: how many, in place of the few that a test suite has time for.
 TEST_CASE("strangers who flood every port of a run change nothing", "[dist][door]") {
-  const TemporaryFolder folder;
-  const EnvironmentVariable place("TUTTI_TEST_FOLDER", folder.path().c_str());
   const char* const wanted = std::getenv("TUTTI_SOAK_CONNECTIONS");
   const int count = wanted == nullptr ? 600 : std::stoi(wanted);
-  const pid_t launcher = ::fork();  // which has one thread
-  if (launcher == 0) {
-    ::_exit(
-        dist::launch({.nproc = 3,
-                      .stdout_file = (folder / "out").string(),
-                      .stderr_file = (folder / "err").string(),
-                      .command = {"/proc/self/exe", "door rank: adds until it is told to end"}}));
-  }
-  std::vector<int> ports;
-  for (const char* const rank : {"0", "1", "2"}) {
-    for (int i = 0; i < 6000 && !std::filesystem::exists(folder / rank); ++i) {
-      std::this_thread::sleep_for(10ms);
-    }
-    REQUIRE(std::filesystem::exists(folder / rank));
-    const std::vector<int> more = listening_ports(read_bytes(folder / rank));
-    CHECK_FALSE(more.empty());
-    ports.insert(ports.end(), more.begin(), more.end());
-  }
-  CHECK(ports.size() >= 4);  // the store's, and Gloo's of each rank
-  CHECK(flood(ports, count) == count);
-  std::ofstream(folder / "end") << "now";
-  int status = 0;
-  REQUIRE(::waitpid(launcher, &status, 0) == launcher);
-  INFO(read_bytes(folder / "out") << read_bytes(folder / "err"));
+  AddingRun run;
+  REQUIRE(run.gloo.size() >= 3);
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  // Gloo keeps a file for each that says something, the store for none.
+  const auto most = static_cast<int>(files.rlim_cur / 2 * run.gloo.size());
+  const int to_gloo = std::min(count / 4 * 3, most);
+  CHECK(flood(run.gloo, to_gloo) == to_gloo);
+  CHECK(flood({run.store}, count - to_gloo) == count - to_gloo);
+  const int status = run.end();
+  INFO(run.said());
   CHECK(status == 0);
+}
+
+TEST_CASE("a rank of which strangers take all files ends the run with an error", "[dist][door]") {
+  const EnvironmentVariable files("TUTTI_TEST_FILES", "100");
+  AddingRun run;
+  flood({run.gloo.back()}, 300);  // of rank 2, whose words are in a file
+  const int status = run.end();
+  INFO(run.said());
+  CHECK(status != 0);
+  CHECK_THAT(run.said(), ContainsSubstring("Too many open files"));
 }
 
 TEST_CASE("a stranger at a run's port changes nothing", "[dist][door]") {
