@@ -3,6 +3,15 @@
 # Run again it does only what is left to do. Options (before -P) are listed in Setup.cmake.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Setup.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/TuttiTorch.cmake)
+
+# The program needs CUDA for a GPU alone: where there is a toolkit and no driver, 2 GB would be downloaded for nothing.
+if(NOT DEFINED TUTTI_WITH_CUDA)
+  tutti_has_nvidia_driver(has_driver)
+  if(NOT has_driver)
+    set(TUTTI_WITH_CUDA OFF)
+  endif()
+endif()
 
 # One program is built once: what programs can share would take longer than it saves. With -O1 it runs as fast as with -O3,
 # since LibTorch does the arithmetic, and the compiler, of which all wait for one process, takes two thirds of the time.

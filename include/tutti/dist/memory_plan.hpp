@@ -75,6 +75,10 @@ struct MemoryPlan {
 /// Computes the plan of `module`; nothing of it is read but sizes, types and what are units, so its
 /// tensors may be on any device, also on at::kMeta.
 ///
+/// A unit is planned as running once. The gradient of a parameter that others read, too, as that of
+/// an embedding with a tied head that ShardingOptions::units names, is there for longer: what it
+/// takes is not in `peak`.
+///
 /// options: world_size >= 1, rank below it, shard_degree a divisor of world_size or 0.
 /// Throws c10::ValueError saying which is wrong.
 /// Source: Rajbhandari et al., "ZeRO", SC 2020, and what dist/sharded.hpp does at each moment.
