@@ -44,8 +44,8 @@ struct ShardingOptions {
 
   /// Names of modules that are units though they are no nn::Unit, as the blocks of a model that
   /// nobody can change: globs, as "layers.*", of which each counts for the outermost modules that
-  /// it matches. An operator that reads their parameters brings them, the two units of the last
-  /// ones stay.
+  /// it matches. An operator that reads their parameters brings them, and the last two units that
+  /// were brought stay.
   std::vector<std::string> units{};
 
   /// Names of modules, or of parameters, that stay as they are, whole on every rank and in their
@@ -55,10 +55,10 @@ struct ShardingOptions {
 
   /// With ShardStage::parameters a unit gives its memory back behind its forward pass, and gets it
   /// again for its gradients. With false it keeps it meanwhile: parameters travel once a pass where
-  /// they travel twice, and every rank has all of them between the passes. A number n, a divisor of
-  /// the ranks that share a copy: so many neighbours, as those of one machine, keep a copy
-  /// together meanwhile, and bring it for the gradients without the others; 1 is false, all ranks
-  /// are true.
+  /// they travel twice, and every rank has all of them between the passes. With a number, which
+  /// divides that of the ranks that share a copy, so many neighbours, as those of one machine, keep
+  /// the unit together meanwhile and bring it for the gradients without the others. 1 is as false,
+  /// the number of all ranks as true.
   std::variant<bool, int> reshard_after_forward = true;
 
   /// The type in which parameters compute and travel; none: their own. The parts that the optimizer
