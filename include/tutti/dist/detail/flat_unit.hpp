@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -156,8 +157,20 @@ class FlatUnit {
                                                      const std::vector<at::Tensor>& gradients,
                                                      const at::Tensor& message,
                                                      const at::Tensor& in) const;
-  static void each_piece(const FlatParameter& one, const at::Tensor& parts, std::int64_t at,
-                         const at::Tensor& whole,
+  // Where elements of a parameter lie: in `parts` [ranks, ...], of each rank from `at` on, and in
+  // `whole`, flat, from `begin` on. Both contiguous.
+  struct Places {
+    const at::Tensor& parts;
+    std::int64_t at;
+    const at::Tensor& whole;
+    std::int64_t begin;
+  };
+  static void copy_parts_to_whole(const FlatParameter& one, const Places& places);
+  static void copy_whole_to_parts(const FlatParameter& one, const Places& places);
+  static bool are_bytes(const Places& places);
+  template <class F>
+  static void each_rank(const FlatParameter& one, const Places& places, F&& copy);
+  static void each_piece(const FlatParameter& one, const Places& places,
                          const std::function<void(const at::Tensor&, const at::Tensor&)>& copy);
   static at::Tensor taken_gradient(FlatParameter& one);
   static void add_gradient(FlatParameter& one, const at::Tensor& gradient);

@@ -5,10 +5,10 @@
 
 namespace tutti::dist::detail {
 
-// Calls `copy(part, piece)` for the places in `parts` [ranks, ...] and in `whole`, flat, that hold
-// the same elements: those of all ranks with a full chunk at once, then those of the next.
+// Calls `copy(part, piece)` for the places that hold the same elements: those of all ranks with a
+// full chunk at once, then those of the next.
 TUTTI_INLINE void FlatUnit::each_piece(
-    const FlatParameter& one, const at::Tensor& parts, std::int64_t at, const at::Tensor& whole,
+    const FlatParameter& one, const Places& places,
     const std::function<void(const at::Tensor&, const at::Tensor&)>& copy) {
   if (one.numel() == 0) {
     return;
@@ -16,12 +16,56 @@ TUTTI_INLINE void FlatUnit::each_piece(
   const std::int64_t full = one.rows / one.chunk;
   const std::int64_t rest = one.rows - full * one.chunk;
   const std::int64_t chunk = one.chunk_numel();
-  copy(parts.narrow(0, 0, full).narrow(1, at, chunk),
-       whole.narrow(0, 0, full * chunk).view({full, chunk}));
+  copy(places.parts.narrow(0, 0, full).narrow(1, places.at, chunk),
+       places.whole.narrow(0, places.begin, full * chunk).view({full, chunk}));
   if (rest > 0) {
-    copy(parts.select(0, full).narrow(0, at, rest * one.row),
-         whole.narrow(0, full * chunk, rest * one.row));
+    copy(places.parts.select(0, full).narrow(0, places.at, rest * one.row),
+         places.whole.narrow(0, places.begin + full * chunk, rest * one.row));
   }
+}
+
+// On the CPU operators on small pieces cost more than their bytes.
+TUTTI_INLINE bool FlatUnit::are_bytes(const Places& places) {
+  return places.parts.is_cpu() && places.whole.is_cpu() &&
+         places.parts.dtype() == places.whole.dtype() && !places.whole.is_neg() &&
+         !places.whole._is_zerotensor();
+}
+
+// The same as each_piece() with the places of each rank as bytes.
+template <class F>
+void FlatUnit::each_rank(const FlatParameter& one, const Places& places, F&& copy) {
+  const auto size = static_cast<std::int64_t>(places.whole.itemsize());
+  const std::int64_t message = places.parts.size(1) * size;
+  auto* const parts = static_cast<char*>(places.parts.mutable_data_ptr()) + places.at * size;
+  auto* const whole = static_cast<char*>(places.whole.mutable_data_ptr()) + places.begin * size;
+  const std::int64_t bytes = one.numel() * size;
+  const std::int64_t chunk = one.chunk_numel() * size;
+  for (std::int64_t rank = 0; rank * chunk < bytes; ++rank) {
+    copy(parts + rank * message, whole + rank * chunk,
+         static_cast<std::size_t>(std::min(chunk, bytes - rank * chunk)));
+  }
+}
+
+TUTTI_INLINE void FlatUnit::copy_parts_to_whole(const FlatParameter& one, const Places& places) {
+  if (are_bytes(places)) {
+    each_rank(one, places, [](const char* part, char* piece, std::size_t bytes) {
+      std::memcpy(piece, part, bytes);
+    });
+    return;
+  }
+  each_piece(one, places,
+             [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+}
+
+TUTTI_INLINE void FlatUnit::copy_whole_to_parts(const FlatParameter& one, const Places& places) {
+  if (are_bytes(places)) {
+    each_rank(one, places, [](char* part, const char* piece, std::size_t bytes) {
+      std::memcpy(part, piece, bytes);
+    });
+    return;
+  }
+  each_piece(one, places,
+             [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
 }
 
 TUTTI_INLINE void FlatUnit::seal() {
@@ -221,8 +265,7 @@ TUTTI_INLINE std::function<void()> FlatUnit::start_gather_kept() {
 TUTTI_INLINE void FlatUnit::unpack(const at::Tensor& parts, const at::Tensor& whole) const {
   for (const FlatParameter& one : parameters_) {
     if (!one.alone_here) {
-      each_piece(one, parts, one.in_shard - alone_, whole.narrow(0, one.in_whole, one.numel()),
-                 [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+      copy_parts_to_whole(one, {parts, one.in_shard - alone_, whole, one.in_whole});
     }
   }
 }
@@ -309,20 +352,20 @@ TUTTI_INLINE void FlatUnit::start_reduce() {
   const auto count = static_cast<std::int64_t>(alone.size() + others.size());
   sum_ = at::empty({part + count}, options().dtype(type));
   const at::Tensor message = at::zeros({ranks(), part - before + count}, sum_.options());
+  message.narrow(1, part - before, count).fill_(1);
   std::int64_t flag = part - before;
   std::vector<at::Tensor> whole;
   for (FlatParameter& one : parameters_) {
     if (one.trains()) {
       const at::Tensor gradient = taken_gradient(one);
-      if (gradient.defined()) {
-        message.select(1, flag).fill_(1);
+      if (!gradient.defined()) {
+        message.select(1, flag).zero_();
       }
       ++flag;
       if (exchanges && one.alone_here) {
         whole.push_back(gradient.defined() ? gradient : at::zeros({one.numel()}, sum_.options()));
       } else if (gradient.defined()) {
-        each_piece(one, message, one.in_mean - before, gradient,
-                   [](const at::Tensor& to, const at::Tensor& piece) { to.copy_(piece); });
+        copy_whole_to_parts(one, {message, one.in_mean - before, gradient, 0});
       }
     }
   }
@@ -488,8 +531,7 @@ TUTTI_INLINE at::Tensor FlatUnit::whole_of(const FlatParameter& one, const at::T
   const at::Tensor parts = at::empty({ranks(), one.chunk_numel()}, part.options());
   how_.group->all_gather_into(parts, mine);
   const at::Tensor memory = at::empty({one.numel()}, part.options());
-  each_piece(one, parts, 0, memory,
-             [](const at::Tensor& from, const at::Tensor& piece) { piece.copy_(from); });
+  copy_parts_to_whole(one, {parts, 0, memory, 0});
   return one.view(memory, 0);
 }
 
