@@ -3,9 +3,11 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <string>
 #include <thread>
@@ -47,9 +49,21 @@ struct Unplug final {
   std::int64_t from = 0;
   std::int64_t until = 100;
 
+  struct Run {
+    std::ptrdiff_t threads = 0;  // before a save had one of its own
+  } run{};
+
+  static std::ptrdiff_t running() {
+    return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
+  }
+
+  void apply(FitStart, const State&) { run.threads = running(); }
   void apply(BatchEnd, const State& state) const {
     if (state.timestamp.batch == from) {
-      while (!fs::exists(folder + "/latest")) {  // what is being written is to be written
+      // What is being written is to be written, to its last fsync.
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!fs::exists(folder + "/latest") ||
+             (running() > run.threads && std::chrono::steady_clock::now() < limit)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       fs::rename(folder, folder + "-away");
