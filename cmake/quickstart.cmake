@@ -8,8 +8,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/TuttiTorch.cmake)
 # The program needs CUDA for a GPU alone: where there is a toolkit and no driver, 2 GB would be downloaded for nothing.
 if(NOT DEFINED TUTTI_WITH_CUDA)
   tutti_has_nvidia_driver(has_driver)
-  if(NOT has_driver)
-    set(TUTTI_WITH_CUDA OFF)
+  set(TUTTI_WITH_CUDA OFF)
+  if(has_driver) # since an earlier run, perhaps
+    set(TUTTI_WITH_CUDA AUTO)
   endif()
 endif()
 

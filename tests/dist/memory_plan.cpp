@@ -339,6 +339,40 @@ TEST_CASE("a step has the memory that was planned for modules that are named",
   }
 }
 
+namespace {
+
+/// The second part does not train.
+struct HalfFrozen final : torch::nn::Module {
+  explicit HalfFrozen(std::int64_t width)
+      : net(register_module("net", std::make_shared<Net>(width))) {
+    for (const at::Tensor& one : net->parts[1]->parameters()) {
+      one.set_requires_grad(false);
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) { return net->forward(x); }
+  std::shared_ptr<Net> net;
+};
+
+}  // namespace
+
+TEST_CASE("a plan has what options leave alone whole, and sends nothing of it",
+          "[dist][memory_plan]") {
+  const CountedMemory counted;
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    dist::ShardingOptions options{
+        .stage = stage, .ignored = {"net.part1"}, .overlap_reduce = false};
+    check_plan<HalfFrozen>(4, options, true);
+    const HalfFrozen net(96);
+    const MemoryPlan left = plan(net, 4, options);
+    options.ignored.clear();
+    const MemoryPlan sharded = plan(net, 4, options);
+    CHECK(left.elements == sharded.elements);
+    CHECK(left.sent < sharded.sent);
+    CHECK((left.parameters > sharded.parameters) == (stage == ShardStage::parameters));
+  }
+}
+
 TEST_CASE("with cpu_offload a rank's parts are on the host", "[dist][memory_plan]") {
   const Net net;
   for (const ShardStage stage : stages) {

@@ -718,6 +718,7 @@ TEST_CASE("rank body: parameters that are left alone", "[.rank]") {
                         {.stage = ShardStage::parameters, .ignored = std::move(ignored)});
     });
   };
+  CHECK(refused({"b", "b.linear", "b.*.bias"}) == "no error");  // the second ones are within
   CHECK_THAT(refused({"a"}), ContainsSubstring("ignored names 'a.linear.bias', which trains"));
   CHECK_THAT(refused({"b", "teacher"}),
              ContainsSubstring("ignored has 'teacher', which matches no parameter"));

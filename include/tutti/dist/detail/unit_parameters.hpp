@@ -155,7 +155,7 @@ TUTTI_INLINE std::vector<UnitParameter> take_ignored(std::vector<UnitParameter>&
   std::vector<bool> used(ignored.size());
   const auto is_ignored = [&](const UnitParameter& one) {
     bool matches = false;
-    for (std::size_t end = one.name.find('.'); !matches; end = one.name.find('.', end + 1)) {
+    for (std::size_t end = one.name.find('.');; end = one.name.find('.', end + 1)) {
       for (std::size_t i = 0; i < ignored.size(); ++i) {
         if (::tutti::detail::glob_matches(ignored[i], one.name.substr(0, end))) {
           used[i] = matches = true;
