@@ -58,7 +58,9 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
                 "stop",
                 "--load-ignore-keys",
                 "state/optimizers",
-                "rng"});
+                "rng",
+                "--uneven-ranks"});
+  CHECK(options.uneven_ranks);
   CHECK(options.max_duration == Time("3ep"));
   CHECK(options.precision == Precision::amp_bf16);
   CHECK(options.save_folder == "run");

@@ -486,6 +486,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--on-signal", o.on_signal, "exit, stop or ignore");
   add("--auto-requeue", o.auto_requeue, "after SIGUSR1 in a job of Slurm: run the job again");
   add("--replace-signal-handlers", o.replace_signal_handlers, "also where there are others");
+  add("--uneven-ranks", o.uneven_ranks, "on other ranks, some take one example more than others");
   return add("--dist-timeout", o.dist_timeout, "seconds a collective waits for other ranks");
 }
 

@@ -462,6 +462,40 @@ TEST_CASE("DataLoader: batches of another size go on in the same order", "[data]
   }
 }
 
+TEST_CASE("DataLoader: ranks that do not divide a batch share it all the same",
+          "[data][data_loader][law]") {
+  for (const std::int64_t workers : {0, 2}) {
+    const DataLoader alone{Noisy{}, {.batch_size = 8, .shuffle = true}};
+    Numbers all = labels(rest_of(alone, 1, 1));
+    std::sort(all.begin(), all.end());
+    Numbers shared;
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      DataLoader loader{Noisy{}, {.batch_size = 5, .shuffle = true, .num_workers = workers}};
+      loader.shard(rank, 3);
+      CHECK(loader.global_batch_size() == 15);
+      loader.set_global_batch_size(8);
+      CHECK(loader.global_batch_size() == 8);
+      CHECK(loader.batch_size() == (rank < 2 ? 3 : 2));
+      CHECK(loader.size() == 3);
+      for (loader.start(1, 1); const auto batch = loader.next();) {
+        const Numbers own = labels({*batch});
+        shared.insert(shared.end(), own.begin(), own.end() - loader.repeated());
+      }
+    }
+    std::sort(shared.begin(), shared.end());
+    CHECK(shared == all);
+  }
+  DataLoader loader{Noisy{}, {.batch_size = 5}};
+  loader.set_global_batch_size(8);  // and is dealt to ranks after that
+  loader.shard(2, 3);
+  CHECK(loader.batch_size() == 2);
+  loader.set_batch_size(5);  // each its own again
+  CHECK(loader.global_batch_size() == 15);
+  CHECK(loader.size() == 2);
+  CHECK_THROWS_WITH(loader.set_global_batch_size(2),
+                    ContainsSubstring("a batch of 2 examples cannot be shared by 3 ranks"));
+}
+
 TEST_CASE("DataLoader: options out of range are refused", "[data][data_loader]") {
   const DataLoader least{
       Pairs{}, {.batch_size = 1, .num_workers = 1, .prefetch_factor = 1, .max_skipped = 0}};

@@ -284,6 +284,24 @@ TEST_CASE("ImageLoader: batches of another size go on in the same order", "[data
   }
 }
 
+TEST_CASE("ImageLoader: ranks that do not divide a batch share it all the same",
+          "[data][image_loader]") {
+  for (const std::int64_t workers : {0, 2}) {
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      ImageLoader loader(bytes({16, 1, 4, 4}), at::arange(16),
+                         {.batch_size = 5, .num_workers = workers});
+      loader.shard(rank, 3);
+      CHECK(loader.global_batch_size() == 15);
+      loader.set_global_batch_size(8);
+      CHECK(loader.global_batch_size() == 8);
+      CHECK(loader.options().batch_size == (rank < 2 ? 3 : 2));
+      const auto second = epoch_of(loader, 0, 1);
+      REQUIRE(second.size() == 1);
+      CHECK(second.front().targets().equal(at::arange(8 + rank, 16, 3)));
+    }
+  }
+}
+
 TEST_CASE("ImageLoader: images and options that cannot be meant are refused",
           "[data][image_loader]") {
   CHECK_THROWS_WITH(ImageLoader(at::ones({2, 3, 4, 4}), at::arange(2)),

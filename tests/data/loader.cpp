@@ -185,6 +185,16 @@ TEST_CASE("what a loader tells is passed on", "[data][law]") {
   AnyLoader rows = tutti::TensorLoader{at::zeros({6, 2}), at::zeros({6}), {.batch_size = 2}};
   CHECK(rows.set_batch_size(3));
   CHECK(rows.batch_size() == 3);
+  CHECK(rows.given_batch_size() == 2);
+  CHECK(silent.given_batch_size() == silent.batch_size());
+  CHECK_FALSE(silent.set_global_batch_size(3));
+  CHECK(silent.global_batch_size() == 0);
+  CHECK(rows.shard(1, 2));
+  CHECK(rows.global_batch_size() == 6);
+  CHECK(rows.set_global_batch_size(5));
+  CHECK(rows.global_batch_size() == 5);
+  CHECK(rows.batch_size() == 2);
+  CHECK(rows.given_batch_size() == 2);
   CHECK_FALSE(static_cast<bool>(AnyLoader{}));
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,78 @@ TEST_CASE("a long order and a seed beyond 32 bits are PyTorch's", "[data][sample
     weighted += order[i] * static_cast<std::int64_t>(i + 1);
   }
   CHECK(weighted == 7786639519697);
+}
+
+// The examples of each batch of all ranks, in the order of the epoch.
+std::vector<Indices> shared_batches(std::int64_t size, SamplerOptions options, std::int64_t ranks) {
+  std::vector<Indices> all;
+  const auto batches = [&](const DistributedSampler& sampler, std::int64_t share) {
+    return static_cast<std::size_t>((sampler.size() + share - 1) / share);
+  };
+  options.world_size = ranks;
+  for (options.rank = 0; options.rank < ranks; ++options.rank) {
+    const std::int64_t share =
+        tutti::data::rank_batch_size(options.global_batch_size, options.rank, ranks);
+    const DistributedSampler sampler(size, options);
+    if (options.rank == 0) {
+      all.resize(batches(sampler, share));
+    }
+    REQUIRE(batches(sampler, share) == all.size());  // ranks make equally many steps
+    for (std::int64_t i = 0; i < sampler.size(); ++i) {
+      if (!sampler.is_repeated(i)) {
+        all[static_cast<std::size_t>(i / share)].push_back(sampler[i]);
+      }
+    }
+  }
+  for (Indices& batch : all) {
+    std::sort(batch.begin(), batch.end());
+  }
+  return all;
+}
+
+TEST_CASE("batches that ranks share have the same examples for any number of ranks",
+          "[data][sampler][law]") {
+  for (const std::int64_t size : {48, 49, 53, 55, 59, 7, 1, 0}) {
+    for (const bool drop_last : {false, true}) {
+      const SamplerOptions options{
+          .shuffle = true, .drop_last = drop_last, .seed = 3, .global_batch_size = 12};
+      const auto expected = shared_batches(size, options, 1);
+      REQUIRE(std::ssize(expected) == (size + (drop_last ? 0 : 11)) / 12);
+      for (std::int64_t ranks = 2; ranks <= 12; ++ranks) {
+        CAPTURE(size, drop_last, ranks);
+        CHECK(shared_batches(size, options, ranks) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("batches that ranks share equally are dealt as without", "[data][sampler][law]") {
+  for (const std::int64_t size : {48, 50, 53}) {
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      const SamplerOptions dealt{.shuffle = true, .rank = rank, .world_size = 4, .seed = 8};
+      SamplerOptions shared = dealt;
+      shared.global_batch_size = 12;
+      CHECK(epoch_of(size, shared, 1) == epoch_of(size, dealt, 1));
+    }
+  }
+}
+
+TEST_CASE("a batch that is shared has an example for each rank", "[data][sampler]") {
+  using tutti::data::rank_batch_size;
+  CHECK(Indices{rank_batch_size(12, 0, 5), rank_batch_size(12, 1, 5), rank_batch_size(12, 2, 5),
+                rank_batch_size(12, 4, 5)} == Indices{3, 3, 2, 2});
+  CHECK(error_of(20, {.world_size = 5, .global_batch_size = 4}) ==
+        "a batch of 4 examples cannot be shared by 5 ranks, expected one example or more for each");
+  CHECK_THAT(error_of(20, {.global_batch_size = -1}), ContainsSubstring("a batch of -1 examples"));
+}
+
+TEST_CASE("lengths are sorted within the batches that ranks share", "[data][sampler]") {
+  const auto lengths = std::make_shared<std::vector<std::int64_t>>();
+  for (std::int64_t i = 0; i < 40; ++i) {
+    lengths->push_back(i * 7 % 40);
+  }
+  const SamplerOptions options{.shuffle = true, .lengths = lengths, .global_batch_size = 10};
+  CHECK(shared_batches(40, options, 3) == shared_batches(40, options, 1));
 }
 
 TEST_CASE("together the ranks see every example once, and padding again", "[data][sampler][law]") {

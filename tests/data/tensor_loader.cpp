@@ -204,6 +204,42 @@ TEST_CASE("TensorLoader: batches of another size go on in the same order", "[dat
   CHECK(loader.batch_size() == 4);
 }
 
+TEST_CASE("TensorLoader: ranks that do not divide a batch share it all the same", "[data][law]") {
+  auto alone = numbered(23, {.batch_size = 8, .shuffle = true});
+  Numbers all = examples(alone, 1, 1);
+  std::sort(all.begin(), all.end());
+  Numbers shared;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    auto loader = numbered(23, {.batch_size = 5, .shuffle = true});
+    loader.shard(rank, 3);
+    CHECK(loader.global_batch_size() == 15);
+    loader.set_global_batch_size(8);
+    CHECK(loader.global_batch_size() == 8);
+    CHECK(loader.batch_size() == (rank < 2 ? 3 : 2));
+    CHECK(loader.options().batch_size == loader.batch_size());
+    CHECK(loader.size() == 3);
+    for (loader.start(1, 1); const auto batch = loader.next();) {
+      for (std::int64_t i = 0; i < batch->targets().size(0) - loader.repeated(); ++i) {
+        shared.push_back(batch->targets()[i].item<std::int64_t>());
+      }
+    }
+  }
+  std::sort(shared.begin(), shared.end());
+  CHECK(shared == all);
+
+  auto loader = numbered(23, {.batch_size = 5, .shuffle = true});
+  loader.set_global_batch_size(8);  // and is dealt to ranks after that
+  loader.shard(2, 3);
+  CHECK(loader.batch_size() == 2);
+  CHECK_THROWS_WITH(loader.set_global_batch_size(2),
+                    ContainsSubstring("a batch of 2 examples cannot be shared by 3 ranks"));
+  CHECK(loader.batch_size() == 2);
+  loader.set_batch_size(5);  // each its own again
+  CHECK(loader.global_batch_size() == 15);
+  auto dealt = numbered(23, {.batch_size = 5, .shuffle = true, .rank = 2, .world_size = 3});
+  CHECK(examples(loader, 1) == examples(dealt, 1));
+}
+
 TEST_CASE("options and tensors that make no sense are refused", "[data]") {
   CHECK_THROWS_WITH(numbered(4, {.batch_size = 0}),
                     ContainsSubstring("batch_size is 0, expected 1 or more"));

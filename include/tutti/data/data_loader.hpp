@@ -174,7 +174,12 @@ class DataLoader {
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
 
   /// Deals the examples to ranks.
-  void shard(std::int64_t rank, std::int64_t world_size) { renew_sampler(rank, world_size); }
+  void shard(std::int64_t rank, std::int64_t world_size) {
+    renew_sampler(rank, world_size);
+    if (global_batch_size_ > 0) {
+      set_global_batch_size(global_batch_size_);
+    }
+  }
 
   /// Takes the run's seed unless the options have one, from the next start() on.
   void follow_seed(std::uint64_t seed) {
@@ -190,7 +195,23 @@ class DataLoader {
     auto options = std::make_shared<DataLoaderOptions>(*options_);
     options->batch_size = batch_size;
     options_ = std::move(options);
+    global_batch_size_ = 0;
     renew_sampler(sampler_.options().rank, sampler_.options().world_size);
+  }
+
+  /// Makes batches of so many examples of all ranks together, from the next start() on, of which
+  /// this rank has data::rank_batch_size(). Throws c10::ValueError below one for each rank.
+  void set_global_batch_size(std::int64_t global_batch_size) {
+    const SamplerOptions& dealt = sampler_.options();
+    set_batch_size(data::rank_batch_size(global_batch_size, dealt.rank, dealt.world_size));
+    global_batch_size_ = global_batch_size;
+    renew_sampler(dealt.rank, dealt.world_size);
+  }
+
+  /// Examples of all ranks in a full batch.
+  [[nodiscard]] std::int64_t global_batch_size() const {
+    return global_batch_size_ > 0 ? global_batch_size_
+                                  : options_->batch_size * sampler_.options().world_size;
   }
 
   /// What is done to each image from the next start() on.
@@ -297,6 +318,7 @@ class DataLoader {
             .seed = seed_,
             .lengths = {options_, &options_->lengths},
             .batch_size = options_->batch_size,
+            .global_batch_size = global_batch_size_,
             .weighted = weighted_};
   }
 
@@ -352,6 +374,7 @@ class DataLoader {
   data::Transforms transforms_;
   std::uint64_t seed_;  // what is used
   std::shared_ptr<const data::WeightedSampling> weighted_;
+  std::int64_t global_batch_size_ = 0;  // that was set; 0: batches have one size on all ranks
   DistributedSampler sampler_;
   data::detail::Ahead<Prepared> ahead_;
   std::int64_t position_ = 0;  // the batch that next() gives

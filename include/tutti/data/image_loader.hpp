@@ -163,6 +163,13 @@ class ImageLoader {
   /// Makes batches of another size, from the next start() on. Throws c10::ValueError below 1.
   void set_batch_size(std::int64_t batch_size);
 
+  /// Makes batches of so many examples of all ranks together, from the next start() on, of which
+  /// this rank has data::rank_batch_size(). Throws c10::ValueError below one for each rank.
+  void set_global_batch_size(std::int64_t global_batch_size);
+
+  /// Examples of all ranks in a full batch.
+  [[nodiscard]] std::int64_t global_batch_size() const { return loader_.global_batch_size(); }
+
   /// What is done to each image.
   [[nodiscard]] data::Transforms& transforms() { return options_.transforms; }
 

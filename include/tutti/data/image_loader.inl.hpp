@@ -38,6 +38,7 @@ TUTTI_INLINE std::optional<Batch> ImageLoader::next() {
 TUTTI_INLINE void ImageLoader::shard(std::int64_t rank, std::int64_t world_size) {
   ahead_.clear();
   loader_.shard(rank, world_size);
+  options_.batch_size = loader_.batch_size();
 }
 
 TUTTI_INLINE void ImageLoader::follow_seed(std::uint64_t seed) {
@@ -52,6 +53,12 @@ TUTTI_INLINE void ImageLoader::set_batch_size(std::int64_t batch_size) {
   ahead_.clear();
   loader_.set_batch_size(batch_size);
   options_.batch_size = batch_size;
+}
+
+TUTTI_INLINE void ImageLoader::set_global_batch_size(std::int64_t global_batch_size) {
+  ahead_.clear();
+  loader_.set_global_batch_size(global_batch_size);
+  options_.batch_size = loader_.batch_size();
 }
 
 TUTTI_INLINE Batch ImageLoader::number(Batch dataset) {

@@ -31,7 +31,9 @@ namespace tutti {
 /// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks),
 /// `follow_seed(seed)` (takes the run's seed, the same on every rank, if it has none of its own),
 /// `set_batch_size(n)` (makes batches of another size, with which a run goes on with other ranks),
-/// `transforms()` (the data::Transforms that it applies to every image, for policies to add to).
+/// `set_global_batch_size(n)` (makes batches of n examples of all ranks, which need not divide n)
+/// with `global_batch_size()` (that number), `transforms()` (the data::Transforms that it applies
+/// to every image, for policies to add to).
 template <class L>
 concept Loader = requires(L& loader, std::int64_t n) {
   loader.start(n, n);
@@ -251,7 +253,29 @@ class AnyLoader {
   void follow_seed(std::uint64_t seed) { self_->follow_seed(seed); }
 
   /// Has the source make batches of another size, from the next start() on; returns whether it can.
-  bool set_batch_size(std::int64_t batch_size) { return self_->set_batch_size(batch_size); }
+  bool set_batch_size(std::int64_t batch_size) {
+    const std::int64_t given = given_batch_size();
+    const bool can = self_->set_batch_size(batch_size);
+    given_batch_size_ = can ? given : 0;
+    return can;
+  }
+
+  /// batch_size() before it was set here.
+  [[nodiscard]] std::int64_t given_batch_size() const {
+    return given_batch_size_ > 0 ? given_batch_size_ : batch_size();
+  }
+
+  /// Examples of all ranks in a full batch; 0: the source does not say.
+  [[nodiscard]] std::int64_t global_batch_size() const { return self_->global_batch_size(); }
+
+  /// Has the source make batches of so many examples of all ranks, from the next start() on, some
+  /// ranks with one more than others where it must be; returns whether it can.
+  bool set_global_batch_size(std::int64_t global_batch_size) {
+    const std::int64_t given = given_batch_size();
+    const bool can = self_->set_global_batch_size(global_batch_size);
+    given_batch_size_ = can ? given : given_batch_size_;
+    return can;
+  }
 
  private:
   struct Interface {
@@ -265,6 +289,8 @@ class AnyLoader {
     virtual bool shard(std::int64_t, std::int64_t) = 0;
     virtual void follow_seed(std::uint64_t) = 0;
     virtual bool set_batch_size(std::int64_t) = 0;
+    virtual std::int64_t global_batch_size() const = 0;
+    virtual bool set_global_batch_size(std::int64_t) = 0;
     virtual data::Transforms* transforms() = 0;
     virtual std::string_view name() const = 0;
     virtual detail::Constants constants() const = 0;
@@ -336,6 +362,21 @@ class AnyLoader {
         return false;
       }
     }
+    std::int64_t global_batch_size() const override {
+      if constexpr (requires(const L& l) { l.global_batch_size(); }) {
+        return static_cast<std::int64_t>(std::as_const(*loader).global_batch_size());
+      } else {
+        return 0;
+      }
+    }
+    bool set_global_batch_size(std::int64_t global_batch_size) override {
+      if constexpr (requires { loader->set_global_batch_size(global_batch_size); }) {
+        loader->set_global_batch_size(global_batch_size);
+        return true;
+      } else {
+        return false;
+      }
+    }
     data::Transforms* transforms() override {
       if constexpr (requires { loader->transforms(); }) {
         return &loader->transforms();
@@ -348,6 +389,7 @@ class AnyLoader {
   };
 
   std::shared_ptr<Interface> self_;
+  std::int64_t given_batch_size_ = 0;  // what the source had; 0: it has that still
 };
 
 }  // namespace tutti

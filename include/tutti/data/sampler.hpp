@@ -31,8 +31,21 @@ struct SamplerOptions {
   /// empty: lengths do not matter.
   std::shared_ptr<const std::vector<std::int64_t>> lengths{};
   std::int64_t batch_size = 1;  ///< With lengths: examples in a batch of a rank; >= 1.
+  /// Examples of all ranks in a batch, of which the ranks get shares: see data::rank_batch_size().
+  /// 0: the epoch is dealt without batches; else >= world_size.
+  std::int64_t global_batch_size = 0;
   std::shared_ptr<const data::WeightedSampling> weighted{};  ///< Draws by weights instead.
 };
+
+namespace data {
+
+/// Examples of `rank` in a batch of global_batch_size examples that world_size ranks share: the
+/// first global_batch_size % world_size ranks have one more than the others.
+/// Throws c10::ValueError when a rank would have none.
+std::int64_t rank_batch_size(std::int64_t global_batch_size, std::int64_t rank,
+                             std::int64_t world_size);
+
+}  // namespace data
 
 /// Deals the examples of a data set to ranks like cards: rank r gets number r, r + world_size, ...
 /// of the epoch's order, so that every rank gets equally many.
@@ -40,7 +53,10 @@ struct SamplerOptions {
 /// The order is a permutation seeded with seed + epoch, bit for bit that of PyTorch's
 /// DistributedSampler, or 0, 1, 2, ... When the ranks do not divide the data set, examples from the
 /// start of the order are repeated, or with drop_last the tail is left out. With lengths the order
-/// is passed through data::order_by_length(). Positions can be asked for in any order, so that a
+/// is passed through data::order_by_length(). With global_batch_size each batch of the order is
+/// dealt anew, from rank 0 on, so that its examples are the same for any number of ranks; a last
+/// batch that is not full is filled up until all ranks have equally many, or with drop_last left
+/// out. Positions can be asked for in any order, so that a
 /// resumed run starts in the middle of an epoch at once.
 class DistributedSampler {
  public:
@@ -48,8 +64,11 @@ class DistributedSampler {
   /// Throws c10::ValueError when a number is out of range.
   explicit DistributedSampler(std::int64_t dataset_size, const SamplerOptions& options = {});
 
-  /// Examples per epoch on this rank, the same on all ranks.
+  /// Examples per epoch on this rank; without global_batch_size the same on all ranks.
   std::int64_t size() const noexcept {
+    if (options_.global_batch_size > 0) {
+      return size_in_batches();
+    }
     const std::int64_t world = options_.world_size;
     const std::int64_t dealt = options_.drop_last ? epoch_size() : epoch_size() + world - 1;
     return world == 1 ? dealt : dealt / world;
@@ -96,6 +115,10 @@ class DistributedSampler {
   /// The place in the order of all ranks of this rank's `position`; epoch_size() and more where
   /// examples are repeated.
   std::int64_t turn_of(std::int64_t position) const noexcept {
+    if (options_.global_batch_size > 0) {
+      const std::int64_t batch = position / share_ * options_.global_batch_size;
+      return batch + position % share_ * options_.world_size + options_.rank;
+    }
     return position * options_.world_size + options_.rank;
   }
 
@@ -105,9 +128,11 @@ class DistributedSampler {
   bool has_lengths() const noexcept { return options_.lengths && !options_.lengths->empty(); }
   const std::int64_t* order() const;
   void refuse(std::int64_t position) const;
+  std::int64_t size_in_batches() const noexcept;
 
   std::int64_t dataset_size_;
   SamplerOptions options_;
+  std::int64_t share_ = 0;  // of this rank in a global batch; 0: there is none
   std::int64_t epoch_ = 0;
   mutable at::Tensor order_;  // (epoch_size), int64; undefined until it is needed
   mutable const std::int64_t* drawn_ = nullptr;  // its numbers

@@ -10,6 +10,14 @@
 
 namespace tutti {
 
+TUTTI_INLINE std::int64_t data::rank_batch_size(std::int64_t global_batch_size, std::int64_t rank,
+                                                std::int64_t world_size) {
+  TUTTI_CHECK_VALUE(global_batch_size >= world_size, "a batch of ", global_batch_size,
+                    " examples cannot be shared by ", world_size,
+                    " ranks, expected one example or more for each");
+  return global_batch_size / world_size + (rank < global_batch_size % world_size ? 1 : 0);
+}
+
 TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
                                                     const SamplerOptions& options)
     : dataset_size_(dataset_size), options_(options) {
@@ -20,6 +28,9 @@ TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
   TUTTI_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
                     "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
                     options.world_size - 1);
+  if (options.global_batch_size != 0) {
+    share_ = data::rank_batch_size(options.global_batch_size, options.rank, options.world_size);
+  }
   if (has_lengths()) {
     TUTTI_CHECK_VALUE(std::ssize(*options.lengths) == dataset_size,
                       "DistributedSampler: there are ", options.lengths->size(),
@@ -42,6 +53,15 @@ TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
     order_.reset();
     drawn_ = nullptr;
   }
+}
+
+TUTTI_INLINE std::int64_t DistributedSampler::size_in_batches() const noexcept {
+  const std::int64_t full = epoch_size() / options_.global_batch_size * share_;
+  const std::int64_t tail = epoch_size() % options_.global_batch_size;
+  if (options_.drop_last) {
+    return full;
+  }
+  return full + std::min((tail + options_.world_size - 1) / options_.world_size, share_);
 }
 
 TUTTI_INLINE void DistributedSampler::refuse(std::int64_t position) const {
@@ -73,11 +93,12 @@ TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
     }
     if (has_lengths()) {
       auto* from = order_.mutable_data_ptr<std::int64_t>();
-      const auto grouped =
-          data::order_by_length({from, static_cast<std::size_t>(epoch_size())}, *options_.lengths,
-                                {.batch_size = options_.batch_size * options_.world_size,
-                                 .shuffle = options_.shuffle || options_.weighted,
-                                 .seed = seed});
+      const auto grouped = data::order_by_length(
+          {from, static_cast<std::size_t>(epoch_size())}, *options_.lengths,
+          {.batch_size = options_.global_batch_size > 0 ? options_.global_batch_size
+                                                        : options_.batch_size * options_.world_size,
+           .shuffle = options_.shuffle || options_.weighted,
+           .seed = seed});
       std::copy(grouped.begin(), grouped.end(), from);
     }
   }

@@ -81,6 +81,15 @@ class TensorLoader {
   /// Makes batches of another size, from the next start() on. Throws c10::ValueError below 1.
   void set_batch_size(std::int64_t batch_size);
 
+  /// Makes batches of so many examples of all ranks together, from the next start() on, of which
+  /// this rank has data::rank_batch_size(). Throws c10::ValueError below one for each rank.
+  void set_global_batch_size(std::int64_t global_batch_size);
+
+  /// Examples of all ranks in a full batch.
+  [[nodiscard]] std::int64_t global_batch_size() const {
+    return global_batch_size_ > 0 ? global_batch_size_ : options_.batch_size * options_.world_size;
+  }
+
   [[nodiscard]] const TensorLoaderOptions& options() const { return options_; }
   [[nodiscard]] const Batch& dataset() const { return dataset_; }
 
@@ -97,7 +106,8 @@ class TensorLoader {
 
   Batch dataset_;
   TensorLoaderOptions options_;
-  std::uint64_t seed_ = 0;  // what is used
+  std::uint64_t seed_ = 0;              // what is used
+  std::int64_t global_batch_size_ = 0;  // that was set; 0: batches have one size on all ranks
   DistributedSampler sampler_;
   detail::BatchMemory memory_;
   std::int64_t next_ = 0;

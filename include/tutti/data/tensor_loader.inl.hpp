@@ -3,6 +3,8 @@
 
 #include <tutti/data/tensor_loader.hpp>
 
+#include <utility>
+
 namespace tutti {
 
 TUTTI_INLINE TensorLoader::TensorLoader(Batch dataset, TensorLoaderOptions options)
@@ -42,7 +44,11 @@ TUTTI_INLINE void TensorLoader::shard(std::int64_t rank, std::int64_t world_size
                     "; leave them out");
   options_.rank = rank;
   options_.world_size = world_size;
-  renew_sampler();
+  if (global_batch_size_ > 0) {
+    set_global_batch_size(global_batch_size_);
+  } else {
+    renew_sampler();
+  }
 }
 
 TUTTI_INLINE void TensorLoader::follow_seed(std::uint64_t seed) {
@@ -56,6 +62,16 @@ TUTTI_INLINE void TensorLoader::set_batch_size(std::int64_t batch_size) {
   TUTTI_CHECK_VALUE(batch_size >= 1, "TensorLoader: batch_size is ", batch_size,
                     ", expected 1 or more");
   options_.batch_size = batch_size;
+  if (std::exchange(global_batch_size_, 0) != 0) {
+    renew_sampler();
+  }
+}
+
+TUTTI_INLINE void TensorLoader::set_global_batch_size(std::int64_t global_batch_size) {
+  options_.batch_size =
+      data::rank_batch_size(global_batch_size, options_.rank, options_.world_size);
+  global_batch_size_ = global_batch_size;
+  renew_sampler();
 }
 
 TUTTI_INLINE void TensorLoader::renew_sampler() {
@@ -69,7 +85,8 @@ TUTTI_INLINE SamplerOptions TensorLoader::sampler_options() const {
           .drop_last = options_.drop_last,
           .rank = options_.rank,
           .world_size = options_.world_size,
-          .seed = seed_};
+          .seed = seed_,
+          .global_batch_size = global_batch_size_};
 }
 
 TUTTI_INLINE Batch TensorLoader::slice(std::int64_t from, std::int64_t to) const {

@@ -79,6 +79,7 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
   add("load_strict_model_weights", o.load_strict_model_weights);
   add("load_ignore_keys", o.load_ignore_keys);
   add("autoresume", o.autoresume);
+  add("uneven_ranks", o.uneven_ranks);
   const dist::DataParallelOptions& parallel = o.data_parallel;
   add("data_parallel.find_unused_parameters", parallel.find_unused_parameters);
   add("data_parallel.static_graph", parallel.static_graph);

@@ -140,7 +140,9 @@ struct TrainerOptions {
   bool replace_signal_handlers = false;  ///< also where the program has handlers of its own
 
   // ---- Several processes -----------------------------------------------------------------------
-  double dist_timeout = 300.0;                ///< seconds a collective waits for the other ranks
+  bool uneven_ranks = false;    ///< a run that goes on with ranks which do not divide its global
+                                ///< batch: the first ones take one example more; else an error
+  double dist_timeout = 300.0;  ///< seconds a collective waits for the other ranks
   dist::DataParallelOptions data_parallel{};  ///< when and how gradients are averaged
   dist::ShardingOptions
       sharding{};  ///< `{.stage = dist::ShardStage::parameters}`: each rank keeps

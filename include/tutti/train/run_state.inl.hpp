@@ -107,13 +107,36 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
   }
 }
 
-// A batch of all ranks, as the loaders make them.
+// Examples of all ranks in a batch, as the loaders make them; 0: unknown.
+TUTTI_INLINE std::int64_t global_batch_size(const State& state, const Run& run) {
+  const std::int64_t all = run.train ? run.train.loader.global_batch_size() : 0;
+  return all > 0 || !run.train ? all : run.train.loader.batch_size() * dist::data_ranks(state);
+}
+
 TUTTI_INLINE void save_global_batch(const State& state, const Run& run, Archive& archive) {
-  const std::int64_t mine = run.train ? run.train.loader.batch_size() : 0;
-  if (mine > 0) {
-    archive.put("global_batch/size", mine * dist::data_ranks(state));
+  const std::int64_t size = global_batch_size(state, run);
+  if (size > 0) {
+    archive.put("global_batch/size", size);
     archive.put("global_batch/ranks", std::int64_t{dist::data_ranks(state)});
+    archive.put("global_batch/given", run.train.loader.given_batch_size());
   }
+}
+
+// Throws c10::ValueError: ranks cannot share the batches of a checkpoint. also: one more thing that
+// can be done about it; now: what they have together as it is.
+TUTTI_INLINE void refuse_to_share(std::int64_t size, std::int64_t ranks, std::int64_t now,
+                                  const std::string& refusal, std::string_view also = "") {
+  std::int64_t fewer = std::min(ranks, size);
+  std::int64_t more = ranks;
+  for (; size % fewer != 0; --fewer) {
+  }
+  for (; more < size && size % more != 0; ++more) {
+  }
+  TUTTI_CHECK_VALUE(false, refusal, "; take ", fewer,
+                    more <= size ? " or " + std::to_string(more) : std::string(), " ranks", also,
+                    ", or put \"state/global_batch\" into load_ignore_keys to go on with "
+                    "batches of ",
+                    now);
 }
 
 // Other ranks share the batches that those before have shared, so that steps are of as many
@@ -123,30 +146,42 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
   const std::int64_t ranks = dist::data_ranks(state);
   const auto size = archive.get<std::int64_t>("global_batch/size");
   const auto before = archive.get<std::int64_t>("global_batch/ranks");
+  const auto given = archive.get_or<std::int64_t>("global_batch/given", 0);  // by the program
+  const std::int64_t now = global_batch_size(state, run);
   const std::int64_t mine = run.train ? run.train.loader.batch_size() : 0;
-  if (mine == 0 || ranks == before || mine * ranks == size ||
-      !run.train.loader.set_batch_size(mine)) {  // it cannot make others
-    return;
+  const bool chosen = ranks == before && mine != given;  // the program has other batches now
+  if (mine == 0 || chosen || now == size || !run.train.loader.set_batch_size(mine)) {
+    return;  // or it cannot make others
   }
-  std::int64_t fewer = ranks;
-  std::int64_t more = ranks;
-  for (; fewer > 1 && size % fewer != 0; --fewer) {
+  std::string each = std::to_string(size / ranks) + " examples";
+  if (size % ranks == 0) {
+    run.train.loader.set_batch_size(size / ranks);
+  } else {
+    const std::string refusal =
+        c10::str("the checkpoint is of ", before, before == 1 ? " rank" : " ranks",
+                 " with batches of ", size, " examples", before == 1 ? "" : " together", ", which ",
+                 ranks, " ranks cannot share");
+    if (size < ranks) {
+      refuse_to_share(size, ranks, now, refusal);
+    } else if (!run.uneven_ranks) {
+      refuse_to_share(size, ranks, now, refusal + " equally",
+                      ", set uneven_ranks = true, with which some have one example more");
+    } else if (!run.train.loader.set_global_batch_size(size)) {
+      refuse_to_share(size, ranks, now,
+                      c10::str(refusal, " equally, and ", run.train.loader.name(),
+                               " cannot give some one more, as DataLoader, TensorLoader and "
+                               "ImageLoader can"));
+    }
+    each += c10::str(", the first ", size % ranks, " ranks of one more,");
   }
-  for (; more < size && size % more != 0; ++more) {
-  }
-  TUTTI_CHECK_VALUE(size % ranks == 0, "the checkpoint is of ", before, " ranks with batches of ",
-                    size, " examples together, which ", ranks, " ranks cannot share equally; take ",
-                    fewer, " or ", more,
-                    " ranks, or put \"state/global_batch\" into load_ignore_keys to go on with "
-                    "batches of ",
-                    mine * ranks);
-  run.train.loader.set_batch_size(size / ranks);
   state.train_dataloader_len = length_of(run.train, run.train_subset);
-  report.notes.push_back("the checkpoint is of " + std::to_string(before) +
-                         " ranks, and this run has " + std::to_string(ranks) +
-                         ", so each has batches of " + std::to_string(size / ranks) +
-                         " examples in place of " + std::to_string(mine) + ": together " +
-                         std::to_string(size) + " as before");
+  const std::string why =
+      ranks == before
+          ? c10::str("the checkpoint's ", ranks, " ranks had shared the batches of others")
+          : c10::str("the checkpoint is of ", before, before == 1 ? " rank" : " ranks",
+                     ", and this run has ", ranks);
+  report.notes.push_back(c10::str(why, ", so each has batches of ", each, " in place of ", mine,
+                                  ": together ", size, " as before"));
 }
 
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
@@ -155,7 +190,7 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoad
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's
   }
-  const std::int64_t size = run.train.loader.batch_size() * dist::data_ranks(state);
+  const std::int64_t size = global_batch_size(state, run);
   if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
       now.sample_in_epoch == now.batch_in_epoch * size ||
       now.sample_in_epoch >= run.train.loader.dataset_size()) {

@@ -280,6 +280,7 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   if (run.same_epoch) {
     run.train_subset = options.overfit_batches;
   }
+  run.uneven_ranks = options.uneven_ranks;
   run.heeds_signals = options.on_signal != OnSignal::ignore;
   TUTTI_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
