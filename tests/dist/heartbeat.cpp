@@ -63,6 +63,11 @@ TEST_CASE("heartbeat rank: goes on", "[.rank]") {
     for (int batch = 0; batch < 1000; ++batch) {
       dist::flight_recorder().begin_batch(batch);
       since = Clock::now();
+      if (batch == 3 && group->rank() == 1 && (mishap == "loads" || mishap == "evaluates")) {
+        dist::flight_recorder().end_batch();
+        const dist::PhaseScope phase(mishap == "loads" ? dist::Phase::load : dist::Phase::evaluate);
+        std::this_thread::sleep_for(60s);
+      }
       if (batch == 3 && group->rank() == 1) {
         if (mishap == "hangs") {
           std::this_thread::sleep_for(60s);
@@ -140,6 +145,16 @@ TEST_CASE("a batch that does not end is noticed, and all write down their calls"
       read_bytes(run.folder / "attempt0_rank1.json"),
       ContainsSubstring("\"batch\": 3, ") &&
           ContainsSubstring("{\"collective_seq_id\": 3, \"profiling_name\": \"all_reduce\""));
+}
+
+TEST_CASE("a loader and an evaluation that do not go on are noticed", "[dist][heartbeat]") {
+  CHECK_THAT(Launched("loads", 1s).said,
+             ContainsSubstring("rank 1 of 2 on ") &&
+                 ContainsSubstring("has got no batch from its loader for ") &&
+                 ContainsSubstring("and was killed, behind all_reduce, call 3"));
+  CHECK_THAT(Launched("evaluates", 1s).said,
+             ContainsSubstring("has not ended a batch of evaluation for ") &&
+                 ContainsSubstring("and was killed, behind all_reduce, call 3"));
 }
 
 TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbeat]") {

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numbers>
 #include <optional>
@@ -21,12 +24,16 @@
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/dist/ddp.hpp>
+#include <tutti/dist/launch.hpp>
+#include <tutti/dist/process_group.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/optim/schedules.hpp>
 
 #include <ATen/ops/rand.h>
 
 #include "support/catch.hpp"
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
@@ -625,6 +632,61 @@ TEST_CASE("what policies take is training, also where there are evaluation sets"
   Trainer<Slow> trainer{tiny::net(), now};
   trainer.fit();  // the last batch's end is behind the last time that is taken
   CHECK(trainer.state().timestamp.total_wct >= 2 * std::chrono::milliseconds(50));
+}
+
+namespace {
+
+/// Gives the same batches to all ranks; rank 1 waits for its third one.
+struct Stuck {
+  bool stops = false;
+  std::int64_t given = 0;
+  void start(std::int64_t, std::int64_t) { given = 0; }
+  void shard(std::int64_t, std::int64_t) {}
+  std::optional<tutti::Batch> next() {
+    if (++given == 3 && stops && tutti::dist::here().rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(60));
+    }
+    return given <= 4 ? std::optional(tiny::batches(1).front()) : std::nullopt;
+  }
+};
+
+/// What rank 0 says of a run whose training data, or whose evaluation's, stops on rank 1.
+std::string said_of(const char* stuck) {
+  const TemporaryFolder folder;
+  const EnvironmentVariable what("TUTTI_TEST_STUCK", stuck);
+  const EnvironmentVariable where("TUTTI_TEST_SAID", (folder / "said").c_str());
+  CHECK(tutti::dist::launch({.nproc = 2,
+                             .stdout_file = (folder / "out").string(),
+                             .stderr_file = (folder / "err").string(),
+                             .cleanup_timeout = std::chrono::seconds(5),
+                             .hang_timeout = std::chrono::seconds(1),
+                             .flight_folder = (folder / "").string(),
+                             .command = {"/proc/self/exe", "loop rank: data that stops"}}) ==
+        128 + SIGKILL);
+  return read_bytes(folder / "said");
+}
+
+}  // namespace
+
+TEST_CASE("loop rank: data that stops", "[.rank]") {
+  const auto group = tutti::dist::initialize();
+  const bool trains = std::string(std::getenv("TUTTI_TEST_STUCK")) == "training";
+  tutti::TrainerOptions with = options(Stuck{trains}, "1ep");
+  with.eval.emplace_back("held out", Stuck{!trains});
+  try {
+    Trainer<>(tiny::net(), std::move(with)).fit();
+  } catch (const std::exception& error) {
+    std::ofstream(std::getenv("TUTTI_TEST_SAID")) << error.what();
+    throw;
+  }
+}
+
+TEST_CASE("a rank that gets no batch is noticed while it trains and evaluates", "[train][dist]") {
+  for (const char* stuck : {"training", "evaluation"}) {
+    CHECK_THAT(said_of(stuck), ContainsSubstring("The first failure of the run: rank 1 of 2 on ") &&
+                                   ContainsSubstring("has got no batch from its loader for 1") &&
+                                   ContainsSubstring("and was killed, behind all_reduce ("));
+  }
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

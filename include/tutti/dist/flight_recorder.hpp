@@ -83,6 +83,12 @@ struct RecordedCall {
   bool failed = false;
 };
 
+/// What a rank does between batches of training.
+enum class Phase : std::uint32_t {
+  load,     ///< waits for the next batch of a loader
+  evaluate  ///< a batch of evaluation
+};
+
 /// The last collectives of this process. May be used by several threads.
 class FlightRecorder {
  public:
@@ -100,6 +106,11 @@ class FlightRecorder {
   /// so that messages name the batch and tutti-run notices one that never ends.
   void begin_batch(std::int64_t batch);
   void end_batch();
+
+  /// Notes that something between batches of training begins, and that it is over; tutti-run
+  /// notices where it never is. See PhaseScope.
+  void begin_phase(Phase phase);
+  void end_phase();
 
   /// The last collective; number 0 when there was none.
   [[nodiscard]] RecordedCall last() const;
@@ -145,6 +156,15 @@ class FlightRecorder {
 
 /// That of this process. It is never destroyed.
 FlightRecorder& flight_recorder();
+
+/// While it lives, this rank is in that phase.
+class PhaseScope {
+ public:
+  explicit PhaseScope(Phase phase) { flight_recorder().begin_phase(phase); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+  ~PhaseScope() { flight_recorder().end_phase(); }
+};
 
 namespace detail {
 

@@ -101,6 +101,19 @@ TUTTI_INLINE void FlightRecorder::end_batch() {
   }
 }
 
+TUTTI_INLINE void FlightRecorder::begin_phase(Phase phase) {
+  if (detail::RankSlot* const slot = this->slot()) {
+    slot->phase.store(static_cast<std::uint32_t>(phase), std::memory_order_relaxed);
+    slot->phase_since.store(detail::monotonic_ns(), std::memory_order_release);
+  }
+}
+
+TUTTI_INLINE void FlightRecorder::end_phase() {
+  if (detail::RankSlot* const slot = this->slot()) {
+    slot->phase_since.store(0, std::memory_order_release);
+  }
+}
+
 TUTTI_INLINE RecordedCall FlightRecorder::last() const {
   const std::lock_guard lock(mutex_);
   return count_ == 0 ? RecordedCall() : entry(count_);

@@ -179,15 +179,18 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
     dist::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
     state.eval_retries = 0;
     engine.template fire<EvalBatchStart>(state);
-    if (set.microbatch.automatic) {
-      evaluate_what_fits(engine, state, set, transfer, extra, threads);
-    } else {
-      evaluate_parts(engine, state, set, transfer, extra, threads);
+    {
+      const dist::PhaseScope batch(dist::Phase::evaluate);
+      if (set.microbatch.automatic) {
+        evaluate_what_fits(engine, state, set, transfer, extra, threads);
+      } else {
+        evaluate_parts(engine, state, set, transfer, extra, threads);
+      }
     }
     state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
     ++done;
     engine.template fire<EvalBatchEnd>(state);
-    next = set.data.loader.next();
+    next = next_watched(set.data.loader);
   }
   TUTTI_CHECK(
       done > 0, "the evaluation set \"", set.label,

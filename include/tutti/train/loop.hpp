@@ -125,7 +125,8 @@ class Loop {
       if (run_.train_subset >= 0 && done >= run_.train_subset) {
         break;
       }
-      std::optional<Batch> next = run_.train.loader.next();
+      std::optional<Batch> next =
+          done == begun.batch_in_epoch ? run_.train.loader.next() : next_watched(run_.train.loader);
       if (!everybody(next.has_value())) {
         TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
                     ", so nothing can be trained; give it data (drop_last leaves out a batch that "

@@ -21,6 +21,7 @@
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/best_weights.hpp>
@@ -57,6 +58,13 @@ inline void start_epoch(DataSpec& data, const State& state, std::int64_t epoch =
                         std::int64_t first_batch = 0) {
   data.loader.follow_seed(state.rank_zero_seed);
   data.loader.start(epoch, first_batch);
+}
+
+/// The next batch, or nothing when the epoch is over; tutti-run notices when it does not come. The
+/// first one of an epoch may take as long as it takes: a stream may go through what came before.
+inline std::optional<Batch> next_watched(AnyLoader& loader) {
+  const dist::PhaseScope loading(dist::Phase::load);
+  return loader.next();
 }
 
 /// What the loop needs beside State; policies do not see it.

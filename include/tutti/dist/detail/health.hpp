@@ -142,7 +142,8 @@ TUTTI_INLINE std::string Health::silent(int local_rank) const {
 
 TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   const RankSlot& slot = page_.slot(local_rank);
-  const std::int64_t since = slot.batch_since.load();
+  const std::int64_t batch = slot.batch_since.load();
+  const std::int64_t since = batch != 0 ? batch : slot.phase_since.load();
   if (options_.hang_timeout.count() == 0 || since == 0 ||
       seen_[static_cast<std::size_t>(local_rank)].tick == 0 || local_rank != slowest()) {
     return {};
@@ -156,8 +157,11 @@ TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   if (passed < limit || process_state(slot.pid.load()) == 't') {
     return {};
   }
-  return "has not ended its batch for " +
-         Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
+  const auto phase = static_cast<Phase>(slot.phase.load());
+  const char* what = batch != 0             ? "has not ended its batch for "
+                     : phase == Phase::load ? "has got no batch from its loader for "
+                                            : "has not ended a batch of evaluation for ";
+  return what + Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
 }
 
 TUTTI_INLINE int Health::slowest() const {

@@ -70,6 +70,8 @@ struct alignas(64) RankSlot {
   std::atomic<std::int64_t> batches;      ///< begun so far, by this process
   std::atomic<std::int64_t> batch;        ///< number of the one in work, or the last
   std::atomic<std::int64_t> batch_since;  ///< when it began; 0: none is in work
+  std::atomic<std::int64_t> phase_since;  ///< what it does between batches began; 0: nothing
+  std::atomic<std::uint32_t> phase;       ///< a Phase; of phase_since
   std::atomic<std::uint64_t> call;        ///< number of the collective in work, or the last
   std::atomic<std::int64_t> call_since;   ///< when it began; 0: none is in work
   std::atomic<std::uint32_t> follows;     ///< it failed since another rank did
@@ -90,7 +92,7 @@ struct alignas(64) RunHeader {
   SharedText<1024> fault_text;       ///< a sentence: which rank failed first, and where it was
 };
 
-inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '2'};
+inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '3'};
 
 inline std::int64_t monotonic_ns() {
   timespec now{};
