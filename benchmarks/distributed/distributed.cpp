@@ -103,7 +103,7 @@ int main(int count, char** words) {
                                  .n_positions = std::max<std::int64_t>(number(5), 8),
                                  .n_embd = number(3),
                                  .n_layer = number(2),
-                                 .n_head = number(3) / 64,
+                                 .n_head = number(3) < 64 ? number(3) / 6 : number(3) / 64,
                                  .embd_pdrop = 0,
                                  .attn_pdrop = 0,
                                  .resid_pdrop = 0});

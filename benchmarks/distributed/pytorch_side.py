@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(1)
-model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, n_positions=max(length, 8), n_embd=width, n_layer=layers, n_head=width // 64,
+model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, n_positions=max(length, 8), n_embd=width, n_layer=layers, n_head=width // 64 or width // 6,
                                    embd_pdrop=0, attn_pdrop=0, resid_pdrop=0, use_cache=False))
 model.train()
 if stage == "none":

@@ -7,7 +7,7 @@
                                          [--memory | --speed --python peers/bin/python | --network 2] [--rounds 3]
 
 As root: each run has a network namespace of its own, whose loopback counts its bytes. --memory: 100 million parameters on 1, 2, 4 and 8 ranks;
-model.py --check compares the lines of --out with what it says. --speed: a small and a large model on 2 ranks, tutti and PyTorch in turns,
+model.py --check compares the lines of --out with what it says. --speed: models of several sizes on 2 ranks, tutti and PyTorch in turns,
 one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. --network 2: the same
 on a loopback device of 2 Gbit/s (tc), and how much of its time is hidden behind compute.
 """
@@ -20,7 +20,9 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STAGES = ("none", "optimizer", "gradients", "parameters")
-SHAPES = {"4 blocks, 64 wide, 64 tokens": "4 64 256 64 30", "4 blocks, 512 wide, 128 tokens": "4 512 512 128 10",
+SHAPES = {"2 blocks, 18 wide, 12 tokens": "2 18 29 12 60",  # the size of the reference cases
+          "4 blocks, 64 wide, 64 tokens": "4 64 256 64 30", "4 blocks, 128 wide, 512 tokens": "4 128 512 512 20",
+          "4 blocks, 256 wide, 512 tokens": "4 256 512 512 10", "4 blocks, 512 wide, 128 tokens": "4 512 512 128 10",
           "4 blocks, 512 wide, 512 tokens": "4 512 512 512 8", "4 blocks, 512 wide, 1024 tokens": "4 512 512 1024 5"}
 # LAYERS WIDTH VOCABULARY LENGTH STEPS
 
