@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of a GPT-2 over ranks: memory, bytes and time of each ShardStage.
 // benchmarks/distributed/run.py starts it, under tutti-run.
-//   benchmark_distributed STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap]
+//   benchmark_distributed STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap] [cached]
 // Rank 0 prints one line of JSON. Bytes are counted by the process's network namespace: run.py
 // makes one.
 
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@
 #include <tutti/dist/sharded.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
+#include <tutti/train/cpu_memory.hpp>
 
 #include "../../tests/support/counted_memory.hpp"
 
@@ -78,7 +80,8 @@ double middle(std::vector<double> values) {
 
 int main(int count, char** words) {
   if (count < 7) {
-    std::fprintf(stderr, "usage: %s STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap]\n",
+    std::fprintf(stderr,
+                 "usage: %s STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap] [cached]\n",
                  words[0]);
     return 2;
   }
@@ -86,9 +89,12 @@ int main(int count, char** words) {
   const ShardStage stage = stage_of(words[1]);
   const std::int64_t steps = number(6);
   dist::ShardingOptions sharding{.stage = stage};
+  std::optional<tutti::cpu::Cache> cache;  // as a Trainer has
   for (int i = 7; i < count; ++i) {
     if (std::string_view(words[i]) == "overlap") {
       sharding.overlap_reduce = true;
+    } else if (std::string_view(words[i]) == "cached") {
+      cache.emplace();
     } else {
       sharding.param_dtype = at::kBFloat16;
       sharding.reduce_dtype = at::kFloat;
@@ -96,7 +102,10 @@ int main(int count, char** words) {
   }
   at::set_num_threads(1);
   const auto group = dist::initialize();
-  const CountedMemory counted;
+  std::optional<CountedMemory> counted;  // which takes the place of the cache
+  if (!cache) {
+    counted.emplace();
+  }
   torch::manual_seed(1);
   tutti::models::GPT2LMHeadModel model(
       tutti::models::GPT2Options{.vocab_size = number(4),

@@ -4,11 +4,13 @@
 
     python benchmarks/distributed/run.py --program build/bench/benchmarks/benchmark_distributed --launcher build/bench/tutti-run
                                          --out FIGURES.jsonl
-                                         [--memory | --speed --python peers/bin/python | --network 2] [--rounds 3]
+                                         [--memory | --speed --python peers/bin/python [--preload LIBRARY] | --network 2]
+                                         [--rounds 3]
 
 As root: each run has a network namespace of its own, whose loopback counts its bytes. --memory: 100 million parameters on 1, 2, 4 and 8 ranks;
 model.py --check compares the lines of --out with what it says. --speed: models of several sizes on 2 ranks, tutti and PyTorch in turns,
-one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. --network 2: the same
+one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. Both sides keep freed memory: tutti's as
+a Trainer does, PyTorch's by --preload, an allocator such as tcmalloc. --network 2: the same
 on a loopback device of 2 Gbit/s (tc), and how much of its time is hidden behind compute.
 """
 import argparse
@@ -49,17 +51,18 @@ def memory(arguments):
 
 
 def speed(arguments):
+    preload = f"env LD_PRELOAD={arguments.preload} " if arguments.preload else ""
     for name, shape in SHAPES.items():
         if arguments.only not in name:
             continue
         rows = {}
         for _ in range(arguments.rounds):
-            rows.setdefault("one rank", []).append(run(f"{arguments.launcher} -n 1 {arguments.program} none {shape}"))
+            rows.setdefault("one rank", []).append(run(f"{arguments.launcher} -n 1 {arguments.program} none {shape} cached"))
             for stage in STAGES:
-                rows.setdefault(f"tutti {stage}", []).append(run(f"{arguments.launcher} -n 2 {arguments.program} {stage} {shape}"))
+                rows.setdefault(f"tutti {stage}", []).append(run(f"{arguments.launcher} -n 2 {arguments.program} {stage} {shape} cached"))
                 if stage in ("none", "parameters"):
                     side = f"{arguments.python} {HERE}/pytorch_side.py {stage} {shape}"
-                    rows.setdefault(f"PyTorch {stage}", []).append(run(f"{arguments.launcher} -n 2 {side}"))
+                    rows.setdefault(f"PyTorch {stage}", []).append(run(f"{preload}{arguments.launcher} -n 2 {side}"))
         print(f"{name}:")
         for row, lines in rows.items():
             wall, cpu = (statistics.median(line[key] for line in lines) * 1e3 for key in ("wall", "cpu"))
@@ -90,6 +93,7 @@ def main():
     parser.add_argument("--python", default="python3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--preload", metavar="LIBRARY", default="", help="for PyTorch's side")
     parser.add_argument("--network", metavar="GBIT", type=float, help="per second")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--speed", action="store_true")

@@ -186,6 +186,7 @@ TEST_CASE("what a loader tells is passed on", "[data][law]") {
   CHECK(rows.set_batch_size(3));
   CHECK(rows.batch_size() == 3);
   CHECK(rows.given_batch_size() == 2);
+  CHECK(AnyLoader(rows).given_batch_size() == 2);
   CHECK(silent.given_batch_size() == silent.batch_size());
   CHECK_FALSE(silent.set_global_batch_size(3));
   CHECK(silent.global_batch_size() == 0);

@@ -256,13 +256,13 @@ class AnyLoader {
   bool set_batch_size(std::int64_t batch_size) {
     const std::int64_t given = given_batch_size();
     const bool can = self_->set_batch_size(batch_size);
-    given_batch_size_ = can ? given : 0;
+    self_->given_batch_size = can ? given : 0;
     return can;
   }
 
-  /// batch_size() before it was set here.
+  /// batch_size() before it was set here, or in a copy of this.
   [[nodiscard]] std::int64_t given_batch_size() const {
-    return given_batch_size_ > 0 ? given_batch_size_ : batch_size();
+    return self_->given_batch_size > 0 ? self_->given_batch_size : batch_size();
   }
 
   /// Examples of all ranks in a full batch; 0: the source does not say.
@@ -273,7 +273,7 @@ class AnyLoader {
   bool set_global_batch_size(std::int64_t global_batch_size) {
     const std::int64_t given = given_batch_size();
     const bool can = self_->set_global_batch_size(global_batch_size);
-    given_batch_size_ = can ? given : given_batch_size_;
+    self_->given_batch_size = can ? given : self_->given_batch_size;
     return can;
   }
 
@@ -294,6 +294,8 @@ class AnyLoader {
     virtual data::Transforms* transforms() = 0;
     virtual std::string_view name() const = 0;
     virtual detail::Constants constants() const = 0;
+
+    std::int64_t given_batch_size = 0;  // what the source had; 0: it has that still
   };
 
   template <class L>
@@ -389,7 +391,6 @@ class AnyLoader {
   };
 
   std::shared_ptr<Interface> self_;
-  std::int64_t given_batch_size_ = 0;  // what the source had; 0: it has that still
 };
 
 }  // namespace tutti
