@@ -171,6 +171,18 @@ TEST_CASE("rank body: others share its batches unevenly", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: a batch that a program lets all ranks share", "[.rank]") {
+  const auto group = tutti_test::initialize();
+  REQUIRE(group->size() == 5);
+  TensorLoader loader = sharded_runs::texts(1, 48, 8, /*shuffle=*/true);
+  loader.set_global_batch_size(12);  // before anybody says how many ranks there are
+  const std::vector<double> shared =
+      losses(sharded_runs::options(std::move(loader), AdamW{.lr = 1e-2}));
+  const std::vector<double> all = alone([&] { return losses(options(12)); });
+  REQUIRE(all.size() == 8);
+  CHECK(difference(shared, all) < 1e-5);
+}
+
 // What cannot be: more ranks than examples, and a loader that makes equal batches alone.
 TEST_CASE("rank body: too many ranks for its batches", "[.rank]") {
   tutti_test::initialize();
@@ -217,6 +229,11 @@ TEST_CASE("rank body: so many that they cannot share them", "[.rank]") {
   rest.load_ignore_keys = {"state/global_batch"};
   const Trainer<> trainer(sharded_runs::gpt2().ptr(), rest);
   CHECK(trainer.state().train_dataloader_len == 2);
+}
+
+TEST_CASE("ranks share a batch that they do not divide from the start", "[train][dist]") {
+  CHECK(run_ranks("rank body: a batch that a program lets all ranks share", 5,
+                  std::chrono::seconds(120)) == all_passed);
 }
 
 TEST_CASE("a run that goes on with other ranks keeps its global batch", "[train][dist]") {
