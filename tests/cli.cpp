@@ -199,6 +199,9 @@ TEST_CASE("a number without a unit counts epochs, and 0 of them is never", "[cli
   std::ofstream(path) << "max-duration = 7\neval-interval = 0\n";
   CHECK(read({"--config", path}).max_duration == Time("7ep"));
   CHECK(!read({"--config", path}).eval_interval);
+  TrainerOptions asked{.save_interval = [](const tutti::State&, std::string_view) { return true; }};
+  Program{"test", "Tests."}.add(asked).read({"--save-interval", "5ba"});
+  CHECK(asked.save_interval == Time("5ba"));
 }
 
 TEST_CASE("the last of two flags counts, and lists add up", "[cli]") {

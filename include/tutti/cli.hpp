@@ -32,6 +32,7 @@
 #include <tutti/core/detail/shell_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/failure.hpp>
 #include <tutti/train/options.hpp>
@@ -104,7 +105,7 @@ inline Time time_from(const std::string& text) {
 // Reads a value as a user writes it.
 template <class T>
 T value_from(const std::string& text) {
-  if constexpr (std::is_same_v<T, Time>) {
+  if constexpr (std::is_same_v<T, Time> || std::is_same_v<T, TimeOrFunction>) {
     return time_from(text);
   } else if constexpr (std::is_same_v<T, Precision>) {
     return precision_from(text);
@@ -135,6 +136,8 @@ std::string text_of(const T& value) {
     return value.automatic ? "auto" : std::to_string(value.count);
   } else if constexpr (std::is_same_v<T, Time>) {
     return value ? to_string(value) : std::string();
+  } else if constexpr (std::is_same_v<T, TimeOrFunction>) {
+    return text_of(value.time());
   } else if constexpr (is_optional<T>) {
     return value ? text_of(*value) : std::string();
   } else if constexpr (std::is_same_v<T, bool>) {
@@ -156,8 +159,8 @@ constexpr bool is_list = std::is_same_v<T, std::vector<std::string>>;
 template <class T>
 constexpr bool is_option =
     std::is_arithmetic_v<T> || is_list<T> || std::is_enum_v<T> || std::is_same_v<T, Time> ||
-    std::is_same_v<T, CountOrAuto> || std::is_same_v<T, OnOrAuto> || std::is_same_v<T, OnOrWarn> ||
-    std::is_base_of_v<std::string, T>;
+    std::is_same_v<T, TimeOrFunction> || std::is_same_v<T, CountOrAuto> ||
+    std::is_same_v<T, OnOrAuto> || std::is_same_v<T, OnOrWarn> || std::is_base_of_v<std::string, T>;
 template <class T>
   requires is_optional<T>
 constexpr bool is_option<T> = is_option<typename T::value_type>;
@@ -263,8 +266,8 @@ class Program {
   }
 
   /// Binds one flag. value: a number (finite), text, list of texts, bool (`--flag`, `--no-flag`),
-  /// Time (a number without a unit is epochs), enum with to_string(), CountOrAuto, OnOrAuto,
-  /// OnOrWarn, or an optional one of these; has to outlive parse().
+  /// Time or TimeOrFunction (a number without a unit is epochs), enum with to_string(),
+  /// CountOrAuto, OnOrAuto, OnOrWarn, or an optional one of these; has to outlive parse().
   template <class T>
   Program& add(const std::string& flag, T& value, const std::string& about) {
     static_assert(detail::is_option<T>,

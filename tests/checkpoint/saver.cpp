@@ -116,6 +116,27 @@ TEST_CASE("names that would hide checkpoints or leave the folder are refused",
   CHECK_NOTHROW(Saver(never, at_batch(1)));
 }
 
+TEST_CASE("a saver asks a function at the events of saving, once for each batch that it saves",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  std::vector<std::string> asked;
+  SaverOptions options = in(folder);
+  options.interval = [&](const tutti::State& state, std::string_view event) {
+    asked.emplace_back(event);
+    return state.timestamp.batch % 3 == 0;
+  };
+  Saver saver(options, at_batch(0));
+  CHECK_FALSE(offer(saver, 2));
+  CHECK(offer(saver, 3));
+  CHECK_FALSE(saver.due(EpochCheckpoint{}, at_batch(3)));  // saved already
+  CHECK_FALSE(saver.due(FitEnd{}, at_batch(6)));
+  CHECK(saver.due(EpochCheckpoint{}, at_batch(6)));
+  CHECK(saver.due(BatchCheckpoint{}, at_batch(7), true));  // the run is stopping
+  CHECK(asked == std::vector<std::string>{"batch_checkpoint", "batch_checkpoint",
+                                          "epoch_checkpoint", "epoch_checkpoint",
+                                          "batch_checkpoint"});
+}
+
 TEST_CASE("a saver writes at its interval and keeps the newest", "[checkpoint][saver]") {
   const TemporaryFolder folder;
   SaverOptions options = in(folder);

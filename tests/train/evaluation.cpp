@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,12 +17,14 @@
 #include "support/catch.hpp"
 #include "support/measured.hpp"
 #include "support/out_of_memory.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
 namespace {
 
+namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using tutti::Evaluator;
 using tutti::Trainer;
@@ -46,6 +50,14 @@ struct Seen final {
   void apply(tutti::BatchCheckpoint, const tutti::State& state) { note("go on", state); }
   void note(const char* what, const tutti::State& state) {
     lines.push_back(c10::str(what, " with ", state.dataloader_len, " of ", state.dataloader_label));
+  }
+};
+
+/// Which set was evaluated, after which batch.
+struct Evaluated final {
+  std::vector<std::string> lines;
+  void apply(tutti::EvalStart, const tutti::State& state) {
+    lines.push_back(c10::str(state.dataloader_label, " ", state.timestamp.batch));
   }
 };
 
@@ -94,6 +106,32 @@ TEST_CASE("the sets of one evaluation need labels of their own", "[train][eval]"
   Trainer<> trainer{tiny::net(), options({{"a", data}})};
   CHECK_THROWS_WITH(trainer.eval({{"b", data}, {"b", data}}), ContainsSubstring("label \"b\""));
   CHECK_NOTHROW(trainer.eval({{"a", data}}));  // one call replaces another's values
+}
+
+TEST_CASE("functions say when to evaluate and when to save", "[train][eval][checkpoint]") {
+  const TemporaryFolder folder;
+  const auto log = std::make_shared<std::vector<std::string>>();
+  tutti::TrainerOptions o =
+      options({{"first", tiny::batches(1)}, {"second", tiny::batches(1), {.interval = "3ba"}}});
+  o.train = tiny::batches(4);
+  o.eval_interval = [log](const tutti::State& state, std::string_view event) {
+    log->push_back(c10::str(event, " ", state.timestamp.batch));
+    return event == tutti::BatchEnd::name && state.timestamp.batch == 2;
+  };
+  o.save_folder = folder.path().string();
+  o.save_interval = [](const tutti::State& state, std::string_view) {
+    return state.eval_metric_values.contains("first");  // once it has been evaluated
+  };
+  Trainer<Evaluated> trainer{tiny::net(), o};
+  trainer.fit();
+  CHECK(*log == std::vector<std::string>{"batch_end 1", "batch_end 2", "batch_end 3", "batch_end 4",
+                                         "epoch_end 4", "fit_end 4"});
+  CHECK(trainer.get<Evaluated>().lines ==
+        std::vector<std::string>{"first 2", "second 3", "second 4"});
+  CHECK_FALSE(fs::exists(folder / "ep0-ba1"));
+  for (const char* name : {"ep0-ba2", "ep0-ba3", "ep0-ba4"}) {
+    CHECK(fs::exists(folder / name));
+  }
 }
 
 TEST_CASE("an evaluation of nothing is an error, not an accuracy of 0", "[train][eval]") {

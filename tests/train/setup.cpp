@@ -515,6 +515,8 @@ TEST_CASE("an evaluation set takes what it does not say from the trainer", "[tra
   CHECK(sets[1].microbatch.automatic);
   add(sets, "never", {.interval = "0ep"});
   CHECK(sets[2].interval.every == Time("0ep"));
+  add(sets, "asked", {.interval = [](const State&, std::string_view) { return true; }});
+  CHECK(sets[3].when.function() != nullptr);
 }
 
 TEST_CASE("an evaluation set that could never be evaluated is refused", "[train][setup][eval]") {

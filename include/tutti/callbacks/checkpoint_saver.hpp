@@ -10,6 +10,7 @@
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/core/validate.hpp>
 
 namespace tutti {
@@ -39,7 +40,7 @@ struct CheckpointSaver final {
   std::string folder = "{run_folder}/checkpoints";  ///< placeholders as in the trainer's options
   std::string filename = "ep{epoch}-ba{batch}";
   std::string latest_filename = "latest";  ///< points to the newest; empty: no pointer
-  Time save_interval = "1ep";              ///< ignored when monitor is set
+  TimeOrFunction save_interval = "1ep";    ///< ignored when monitor is set
   bool overwrite = false;     ///< go on in a folder that holds checkpoints from later in a run
   bool weights_only = false;  ///< the model alone
   std::int64_t num_checkpoints_to_keep = -1;  ///< -1: all, with a monitor 1

@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/models/save_pretrained.hpp>
 
@@ -42,7 +43,7 @@ struct HuggingFaceCheckpointer final {
   std::string folder = "{run_name}/huggingface";  ///< placeholders as in save_folder
   std::string filename = "ba{batch}";             ///< of each folder in it
   std::string latest_filename = "latest";         ///< points to the newest; empty: no pointer
-  Time save_interval = "1ep";
+  TimeOrFunction save_interval = "1ep";
   bool overwrite = false;  ///< go on in a folder that has some from later in a run
   std::int64_t num_checkpoints_to_keep = -1;     ///< the newest; -1: all
   std::optional<c10::ScalarType> dtype{};        ///< of the files; empty: the parameters' own

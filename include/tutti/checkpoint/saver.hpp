@@ -19,6 +19,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/time_or_function.hpp>
 
 namespace tutti::checkpoint {
 
@@ -29,7 +30,7 @@ struct SaverOptions {
   std::string folder{};  ///< a pattern, see format_name()
   std::string filename = "ep{epoch}-ba{batch}";
   std::string latest_filename = "latest";  ///< points to the newest, or best; empty: no pointer
-  Time interval = "1ep";                   ///< ignored when monitor is set
+  TimeOrFunction interval = "1ep";         ///< ignored when monitor is set
   bool overwrite = false;     ///< go on in a folder that holds checkpoints of others, from later
                               ///< in a run or of the same name
   bool weights_only = false;  ///< the model alone
@@ -90,7 +91,7 @@ class Saver {
   /// at_once: the run is about to stop.
   template <Event E>
   bool due(E event, const State& state, bool at_once = false) {
-    const bool by_interval = interval_(event, state.progress()) || at_once;
+    const bool by_interval = interval_due(event, state) || at_once;
     const std::int64_t batch = state.timestamp.batch;
     const bool wanted = options_.monitor.empty()
                             ? by_interval
@@ -155,6 +156,14 @@ class Saver {
   };
 
   [[nodiscard]] std::string path_of(const Entry& entry) const { return folder_ + "/" + entry.name; }
+
+  // A function is asked at the events of saving, as the interval is due at these alone.
+  template <Event E>
+  bool interval_due(E event, const State& state) {
+    const TimeOrFunction::Function* const function = options_.interval.function();
+    return function == nullptr ? interval_(event, state.progress())
+                               : !std::is_same_v<E, FitEnd> && (*function)(state, E::name);
+  }
 
   static NameFields fields(const State& state);
   void check_options() const;

@@ -6,7 +6,7 @@
 namespace tutti::checkpoint {
 
 TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
-    : options_(std::move(options)), interval_{.every = options_.interval} {
+    : options_(std::move(options)), interval_{.every = options_.interval.time()} {
   check_options();
   check_run_name(state.run_name);
   folder_ = state.output_path(format_name(options_.folder, fields(state)));
@@ -33,7 +33,8 @@ TUTTI_INLINE void Saver::check_options() const {
   TUTTI_CHECK_VALUE(!options_.filename.empty(),
                     "checkpoint: the filename is \"\", expected a name such as "
                     "\"ep{epoch}-ba{batch}\"");
-  TUTTI_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+  TUTTI_CHECK_VALUE(!options_.monitor.empty() || options_.interval.function() != nullptr ||
+                        options_.interval.time().value() > 0,
                     "checkpoint: the save interval is ", to_string(options_.interval),
                     ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
                     "the end alone");

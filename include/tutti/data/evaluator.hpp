@@ -11,7 +11,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/core/time.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/data/data_spec.hpp>
 
 namespace tutti {
@@ -20,8 +20,8 @@ namespace tutti {
 struct EvaluatorOptions {
   std::vector<std::string> metric_names{};  ///< parts of names, or regular expressions for them,
                                             ///< any case; empty: all of the model's
-  Time interval = "0dur";  ///< how often during fit; 0ep: never; 0dur: the trainer's eval_interval
-  std::int64_t subset_num_batches = -1;       ///< batches at most; -1: all
+  TimeOrFunction interval = "0dur";      ///< how often during fit; 0ep: never; 0dur: the trainer's
+  std::int64_t subset_num_batches = -1;  ///< batches at most; -1: all
   CountOrAuto device_eval_microbatch_size{};  ///< examples; 0: the whole batch; "auto": what fits
 };
 
@@ -41,7 +41,7 @@ struct Evaluator : EvaluatorOptions {
   Evaluator(std::string called, DataSpec from, EvaluatorOptions options = {})
       : EvaluatorOptions(std::move(options)), label(std::move(called)), data(std::move(from)) {
     TUTTI_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
-    TUTTI_CHECK_VALUE(interval.value() >= 0, "evaluation set \"", label, "\": interval is ",
+    TUTTI_CHECK_VALUE(interval.time().value() >= 0, "evaluation set \"", label, "\": interval is ",
                       to_string(interval),
                       ", expected a time like 1ep, 0ep for never, or 0dur for the trainer's "
                       "eval_interval");

@@ -205,7 +205,8 @@ template <Event E>
 std::vector<EvalSet*> due_sets(const State& state, Run& run) {
   std::vector<EvalSet*> due;
   for (auto& set : run.evals) {
-    if (set.interval(E{}, state.progress())) {
+    const TimeOrFunction::Function* const function = set.when.function();
+    if (function != nullptr ? (*function)(state, E::name) : set.interval(E{}, state.progress())) {
       due.push_back(&set);
     }
   }

@@ -91,7 +91,7 @@ TUTTI_INLINE void check_best(const Run& run, const std::vector<EvalSet>& sets) {
                     "\", and there is ",
                     labels.empty() ? "no evaluation set; give it one in TrainerOptions::eval"
                                    : "none of that name, but: " + labels);
-  TUTTI_CHECK_VALUE(found->interval.every, "fit: restore_best watches the evaluation set \"", label,
+  TUTTI_CHECK_VALUE(found->when, "fit: restore_best watches the evaluation set \"", label,
                     "\", whose interval is 0, so that it is never evaluated during fit; give it "
                     "an interval, 1ep for one");
 }

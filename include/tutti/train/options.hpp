@@ -13,6 +13,7 @@
 #include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/on_or_warn.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
 #include <tutti/dist/data_parallel.hpp>
@@ -43,7 +44,8 @@ struct TrainerOptions {
   Time min_duration{};            ///< policies cannot stop the run before; 0: they can
   std::int64_t train_subset_num_batches = -1;  ///< batches that make an epoch; -1: all
   std::int64_t eval_subset_num_batches = -1;   ///< for sets that do not say; -1: all
-  Time eval_interval = "1ep";  ///< for sets that do not say; 0: only when eval() is called
+  TimeOrFunction eval_interval =
+      "1ep";                   ///< for sets that do not say; 0: only when eval() is called
   Time iteration_length{};     ///< in ep or tok; 0: no iteration ever ends
   RestoreBest restore_best{};  ///< the model ends fit() with the weights of its best evaluation
 
@@ -116,7 +118,7 @@ struct TrainerOptions {
                               ///< the run_folder; no checkpoints where there is none
   std::string save_filename = "ep{epoch}-ba{batch}";
   std::string save_latest_filename = "latest";  ///< empty: no pointer to the newest
-  Time save_interval = "1ep";
+  TimeOrFunction save_interval = "1ep";
   bool save_overwrite = false;
   bool save_weights_only = false;
   std::vector<std::string> save_ignore_keys{};     ///< globs of what is left out, as below

@@ -18,6 +18,7 @@
 #include <tutti/core/interval.hpp>
 #include <tutti/core/log.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/time_or_function.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
@@ -39,7 +40,8 @@ class RunCheckpoints;
 struct EvalSet {
   std::string label;
   DataSpec data;
-  Interval interval;         ///< when it is due during fit
+  TimeOrFunction when;       ///< it is due during fit
+  Interval interval;         ///< of that, where it is a time
   std::int64_t subset = -1;  ///< batches; -1: all
   CountOrAuto microbatch;    ///< examples; 0: the whole batch; automatic: 0 until one was seen
   MetricSet metrics;

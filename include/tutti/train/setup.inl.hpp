@@ -102,9 +102,9 @@ TUTTI_INLINE void check_options(const TrainerOptions& options) {
   TUTTI_CHECK_VALUE(options.num_threads.count >= 0 && options.num_threads.count <= 4096,
                     "num_threads is ", options.num_threads.count,
                     ", expected a number of threads, 0 (as LibTorch is set) or \"auto\"");
-  need("eval_interval", options.eval_interval, "a time like 1ep, or 0 for never");
+  need("eval_interval", options.eval_interval.time(), "a time like 1ep, or 0 for never");
   need("iteration_length", options.iteration_length, "a time in ep or tok, or 0 for no iterations");
-  need("save_interval", options.save_interval, "a time like 1ep");
+  need("save_interval", options.save_interval.time(), "a time like 1ep");
   TUTTI_CHECK_VALUE(
       options.restore_best.monitor.empty() == options.restore_best.dataloader_label.empty(),
       "restore_best has the monitor \"", options.restore_best.monitor,
@@ -426,10 +426,10 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
   set.metrics = MetricSet(metrics, evaluator.metric_names, "metrics/" + evaluator.label + "/");
   set.label = std::move(evaluator.label);
   set.data = std::move(evaluator.data);
-  const bool has_own = evaluator.interval || evaluator.interval.unit() != TimeUnit::duration;
-  set.interval = Interval{.every = has_own ? evaluator.interval : options.eval_interval,
-                          .at_end = IntervalEnd::fit_end,
-                          .checkpoint_events = false};
+  const bool has_own = evaluator.interval || !evaluator.interval.time().is_fraction();
+  set.when = has_own ? evaluator.interval : options.eval_interval;
+  set.interval = Interval{
+      .every = set.when.time(), .at_end = IntervalEnd::fit_end, .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
                                                  : options.eval_subset_num_batches;
   for (const std::int64_t most : {options.dry_run, options.overfit_batches}) {
