@@ -13,9 +13,8 @@ function(setup_say)
   message("-- ${line}")
 endfunction()
 
-# As many jobs as processors, but no more than memory has room for: the library in one source takes some 5 GB, and one of
-# several tests beside it 3.
-function(setup_default_jobs out)
+# As many jobs as processors, but no more than memory has room for.
+function(setup_default_jobs megabytes out)
   cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
   find_program(nproc nproc) # knows how many of them this process may use
   if(nproc)
@@ -31,7 +30,7 @@ function(setup_default_jobs out)
       endif()
     endif()
   endif()
-  math(EXPR room "(${memory} - 2048) / 3072")
+  math(EXPR room "(${memory} - 2048) / ${megabytes}")
   if(room LESS jobs)
     set(jobs ${room})
   endif()
@@ -118,8 +117,9 @@ folder on another disk with -DBUILD_DIR=<folder>." PARENT_SCOPE)
   endif()
 endfunction()
 
-# setup_configure(<default build folder> <MB that the build takes> <default build type> <arguments of cmake>...)
-macro(setup_configure default_folder megabytes default_type)
+# setup_configure(<default build folder> <MB of disk that the build takes> <MB of memory that a job takes> <default build type>
+#                 <arguments of cmake>...)
+macro(setup_configure default_folder megabytes memory_of_job default_type)
   if(NOT BUILD_DIR)
     set(BUILD_DIR "${SOURCE_DIR}/${default_folder}")
   endif()
@@ -128,7 +128,7 @@ macro(setup_configure default_folder megabytes default_type)
     set(BUILD_TYPE "${default_type}")
   endif()
   if(NOT JOBS)
-    setup_default_jobs(JOBS)
+    setup_default_jobs(${memory_of_job} JOBS)
   endif()
   if(NOT EXISTS "${BUILD_DIR}/CMakeCache.txt") # which has a compiler already
     setup_find_compiler()

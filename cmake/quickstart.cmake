@@ -16,7 +16,7 @@ endif()
 
 # One program is built once: what programs can share would take longer than it saves. With -O1 it runs as fast as with -O3,
 # since LibTorch does the arithmetic, and the compiler, of which all wait for one process, takes two thirds of the time.
-setup_configure(build/quickstart 300 Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_SHARE_COMPILATION=OFF
+setup_configure(build/quickstart 300 3072 Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_SHARE_COMPILATION=OFF
   "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
 setup_build("examples/digits" digits)
 setup_run("examples/digits stopped with an error, given above." "${BUILD_DIR}/examples/digits")

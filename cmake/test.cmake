@@ -7,7 +7,7 @@ cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Setup.cmake)
 
 # No optimisation and no debug information: the tests' time is the compiler's, and half of it goes away.
-setup_configure(build/test 9000 None -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON)
+setup_configure(build/test 9000 4608 None -DTUTTI_BUILD_TESTS=ON -DTUTTI_BUILD_EXAMPLES=ON)
 setup_build("the tests" all)
 set(only -LE "^newest$")
 if(TESTS)
