@@ -8,7 +8,11 @@
 using tutti::fused::Normalize;
 using tutti::fused::RandomCrop;
 #ifdef FIXED
-template class tutti::fused::Pass<RandomCrop, Normalize>;
+inline void run(tutti::fused::Pass<RandomCrop, Normalize>& pass, const at::Tensor& images) {
+  static_cast<void>(pass.plan(images));
+}
 #else
-template class tutti::fused::Pass<Normalize, RandomCrop>;
+inline void run(tutti::fused::Pass<Normalize, RandomCrop>& pass, const at::Tensor& images) {
+  static_cast<void>(pass.plan(images));
+}
 #endif

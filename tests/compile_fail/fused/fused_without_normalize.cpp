@@ -7,7 +7,12 @@
 #include <tutti/fused/stages.hpp>
 
 #ifdef FIXED
-template class tutti::fused::Pass<tutti::fused::Normalize, tutti::MixUp>;
+inline void run(tutti::fused::Pass<tutti::fused::Normalize, tutti::MixUp>& pass,
+                const at::Tensor& images) {
+  static_cast<void>(pass.plan(images));
+}
 #else
-template class tutti::fused::Pass<tutti::MixUp>;
+inline void run(tutti::fused::Pass<tutti::MixUp>& pass, const at::Tensor& images) {
+  static_cast<void>(pass.plan(images));
+}
 #endif
