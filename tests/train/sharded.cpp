@@ -315,17 +315,24 @@ TEST_CASE("rank body: copies of sharded weights that autocast keeps", "[.rank]")
   with.max_duration = "2ba";
   with.sharding.stage = ShardStage::parameters;
   with.precision = Precision::amp_bf16;
-  const auto told = [&] {
+  const auto told = [](const auto& train) {
     const Warnings warnings;
-    losses(with);
+    train();
     return std::count_if(warnings.texts.begin(), warnings.texts.end(), [](const auto& text) {
       return text.find("sharding.param_dtype is not set") != std::string::npos;
     });
   };
-  CHECK(told() == (rank == 0 ? 1 : 0));
+  const auto made = [&] { losses(with); };
+  CHECK(told(made) == (rank == 0 ? 1 : 0));
+  with.precision = Precision::fp32;
+  Trainer<> trainer(gpt2(), with);
+  const auto again = [&] { trainer.fit({.duration = "1ba", .precision = Precision::amp_bf16}); };
+  CHECK(told(again) == (rank == 0 ? 1 : 0));
+  CHECK(told(again) == 0);
+  with.precision = Precision::amp_bf16;
   with.sharding.param_dtype = at::kBFloat16;
   with.sharding.reduce_dtype = at::kFloat;
-  CHECK(told() == 0);
+  CHECK(told(made) == 0);
 }
 
 TEST_CASE("rank body: other numbers of microbatches", "[.rank]") {

@@ -420,7 +420,11 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
   }
   const bool stays = schedule_applied_ && is_same(state_.max_duration, plan.max_duration) &&
                      !(options.reset_time && run_.schedule_ahead);
+  const bool new_precision = options.precision && *options.precision != state_.precision;
   take_over(state_, run_, options, std::move(evals), plan);
+  if (new_precision && state_.sharding != nullptr) {
+    warn_of_autocast(options_.sharding, state_);
+  }
   if (options.schedule) {
     set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
   } else if (run_.has_schedule(state_) && !stays) {

@@ -38,6 +38,9 @@ inline bool keeps_whole(const dist::ShardingOptions& options) {
 /// them; empty: nothing.
 std::string autocast_notice(const dist::ShardingOptions& options, Precision precision);
 
+/// Warns of that, on rank 0.
+void warn_of_autocast(const dist::ShardingOptions& options, const State& state);
+
 /// Why this policy cannot train a sharded model; empty when it can, or is off. A policy says so by
 /// `about.no_sharding`, or by `about.no_parameter_sharding` where it can as long as parameters are
 /// whole; or by `why_no_sharding()` where that depends on its options. spread: the model is spread

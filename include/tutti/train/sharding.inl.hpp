@@ -19,6 +19,13 @@ TUTTI_INLINE std::string autocast_notice(const dist::ShardingOptions& options,
          " and sharding.reduce_dtype to at::kFloat";
 }
 
+TUTTI_INLINE void warn_of_autocast(const dist::ShardingOptions& options, const State& state) {
+  if (const std::string notice = autocast_notice(options, state.precision);
+      !notice.empty() && state.rank == 0) {
+    TORCH_WARN(notice);
+  }
+}
+
 TUTTI_INLINE std::shared_ptr<tutti::detail::InitTape> put_off(torch::nn::Module& model,
                                                               const dist::ShardingOptions& options,
                                                               const State& state) {
@@ -63,10 +70,7 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& po
               ", but the program cannot shard; add #include <tutti/train/sharded.hpp> to the file "
               "that makes the Trainer");
   auto out = sharding_support().shard(sharding, state);
-  if (const std::string notice = autocast_notice(sharding, state.precision);
-      !notice.empty() && state.rank == 0) {
-    TORCH_WARN(notice);
-  }
+  warn_of_autocast(sharding, state);
   return out;
 }
 
