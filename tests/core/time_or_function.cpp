@@ -29,6 +29,7 @@ TEST_CASE("an interval is a time or a function of the state and the event", "[co
   CHECK(static_cast<bool>(when));
   CHECK(to_string(when) == "a function");
   CHECK_FALSE(when == Time());
+  CHECK_THROWS_AS(TimeOrFunction("1ba") == Time("1ep"), tutti::TimeUnitError);
   const TimeOrFunction copy = when;
   const TimeOrFunction moved = std::move(when);
   REQUIRE(copy.function() != nullptr);

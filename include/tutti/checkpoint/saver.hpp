@@ -157,7 +157,7 @@ class Saver {
 
   [[nodiscard]] std::string path_of(const Entry& entry) const { return folder_ + "/" + entry.name; }
 
-  // A function is asked at the events of saving, as the interval is due at these alone.
+  // A function is asked at the events of saving, where alone a time can be due.
   template <Event E>
   bool interval_due(E event, const State& state) {
     const TimeOrFunction::Function* const function = options_.interval.function();

@@ -19,8 +19,7 @@ namespace tutti {
 ///
 ///     .eval_interval = "500ba"
 ///     .eval_interval = [](const tutti::State& state, std::string_view event) {
-///       return event == tutti::BatchEnd::name &&
-///       std::has_single_bit(std::uint64_t(state.timestamp.batch));
+///       return event == tutti::BatchEnd::name && is_wanted(state.timestamp.batch);
 ///     }
 ///
 /// The function is asked at every event at which the time could be due, and gets that event's name.
@@ -47,8 +46,8 @@ class TimeOrFunction {
   /// Throws c10::ValueError for a std::function that holds none.
   template <class F>
     requires std::is_invocable_r_v<bool, F&, const State&, std::string_view>
-  TimeOrFunction(F function)
-      : function_(owned(std::move(function))) {}  // NOLINT: converts by design
+  TimeOrFunction(F function)  // NOLINT: converts by design
+      : function_(owned(std::move(function))) {}
 
   // A literal's value is made by the compiler, which takes no std::function as a member.
   constexpr TimeOrFunction(const TimeOrFunction& other)
@@ -72,8 +71,8 @@ class TimeOrFunction {
   /// False for a time of 0, which is never.
   constexpr explicit operator bool() const noexcept { return function_ != nullptr || bool(time_); }
 
-  /// False beside a function.
-  friend constexpr bool operator==(const TimeOrFunction& a, Time time) noexcept {
+  /// False beside a function. Throws TimeUnitError for times of other units, as Time does.
+  friend constexpr bool operator==(const TimeOrFunction& a, Time time) {
     return a.function_ == nullptr && a.time_ == time;
   }
 
