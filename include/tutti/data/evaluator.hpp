@@ -20,8 +20,9 @@ namespace tutti {
 struct EvaluatorOptions {
   std::vector<std::string> metric_names{};  ///< parts of names, or regular expressions for them,
                                             ///< any case; empty: all of the model's
-  TimeOrFunction interval = "0dur";      ///< how often during fit; 0ep: never; 0dur: the trainer's
-  std::int64_t subset_num_batches = -1;  ///< batches at most; -1: all
+  /// How often during fit; 0ep: never; 0dur: the trainer's eval_interval.
+  TimeOrFunction interval = "0dur";
+  std::int64_t subset_num_batches = -1;       ///< batches at most; -1: all
   CountOrAuto device_eval_microbatch_size{};  ///< examples; 0: the whole batch; "auto": what fits
 };
 
