@@ -184,6 +184,20 @@ TEST_CASE("a monitor that is never evaluated is told of", "[callbacks][checkpoin
   CHECK_THAT(warnings.texts[0], ContainsSubstring("no evaluation set called \"test\""));
 }
 
+TEST_CASE("a run that failed before its first evaluation is not told so",
+          "[callbacks][checkpoint_saver]") {
+  struct Fails final {
+    void apply(BatchEnd, State&) const { throw std::runtime_error("the disk is full"); }
+  };
+  const TemporaryFolder folder;
+  Warnings warnings;
+  {
+    Trainer trainer(tiny::net(), options(folder), best(folder), Fails{});
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("the disk is full"));
+  }
+  CHECK(warnings.texts.empty());
+}
+
 TEST_CASE("options of the saver that make no sense are refused", "[callbacks][checkpoint_saver]") {
   const TemporaryFolder folder;
   const auto refuse = [&](CheckpointSaver saver) {

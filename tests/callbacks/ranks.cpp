@@ -118,6 +118,8 @@ TEST_CASE("rank body: each rank writes what it has predicted", "[.rank]") {
     const auto net = std::dynamic_pointer_cast<tiny::Net>(trainer.state().model);
     CHECK(at::allclose(read[0].second[row], net->forward({one, one}).tensor()[0], 1e-5, 1e-6));
   }
+  Trainer<PredictionWriter> by_default{tiny::net(), options()};
+  CHECK(by_default.get<PredictionWriter>().filename == "{run_folder}/predictions-rank{rank}.csv");
   const auto refused = [&] {
     Trainer<PredictionWriter> other{tiny::net(), options(),
                                     PredictionWriter{.filename = folder + "/p.safetensors"}};

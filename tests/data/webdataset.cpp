@@ -75,6 +75,21 @@ TEST_CASE("lists of shards expand as in bash", "[data][webdataset]") {
   CHECK_THROWS_AS(shard_paths(std::string(100, '{') + std::string(100, '}')), c10::ValueError);
 }
 
+TEST_CASE("stars in a list of shards stand for files that are there, in one order",
+          "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const std::string at = folder.path().string() + "/";
+  for (const char* name : {"b-1.tar", "b-0.tar", "B-2.tar", "c[1].tar", "c1.tar"}) {
+    write_bytes(at + name, "");
+  }
+  CHECK(shard_paths(at + "?-*.tar") == Texts{at + "B-2.tar", at + "b-0.tar", at + "b-1.tar"});
+  CHECK(shard_paths(at + "b-[1-9].tar::" + at + "{b,B}-?.tar") ==
+        Texts{at + "b-1.tar", at + "b-0.tar", at + "b-1.tar", at + "B-2.tar"});
+  CHECK(shard_paths(at + "c[1].tar") == Texts{at + "c[1].tar"});  // that is its name
+  CHECK_THROWS_WITH(shard_paths(at + "trian-*.tar"),
+                    Catch::Matchers::ContainsSubstring("no file is called '" + at + "trian-*.tar'"));
+}
+
 TEST_CASE("WebDataset: samples of all shards are shuffled exactly, and a run resumes",
           "[data][webdataset]") {
   const TemporaryFolder folder;

@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
 
+#include <tutti/algorithms/ema.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/models/classifier.hpp>
@@ -64,6 +66,30 @@ struct Die final {
   void apply(BeforeBackward, State& state) const {
     if (state.rank == 1 && state.timestamp.batch == 2) {
       _exit(3);
+    }
+  }
+};
+
+/// Each rank has the statistics of its own batches.
+struct Normed : torch::nn::Module {
+  Normed() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    linear = register_module("linear", torch::nn::Linear(4, 2));
+  }
+  Outputs forward(const Batch& batch) { return linear(norm(batch.inputs())); }
+  Loss loss(const Outputs& outputs, const Batch& batch) {
+    return (outputs.tensor() - batch.targets()).pow(2).mean();
+  }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear linear{nullptr};
+};
+
+/// Remembers the statistics with which every evaluation is made.
+struct BuffersInEvaluation final {
+  std::vector<at::Tensor> means{};
+  void apply(EvalBeforeForward, State& state) {
+    if (state.eval_timestamp.batch == 0) {
+      means.push_back(state.model->named_buffers()["norm.running_mean"].detach().cpu().clone());
     }
   }
 };
@@ -169,6 +195,25 @@ TEST_CASE("rank body: exact evaluation", "[.rank]") {
   CHECK(std::abs(triples.at("MulticlassAccuracy") - one.at("MulticlassAccuracy")) < 1e-6);
 }
 
+TEST_CASE("rank body: evaluated buffers", "[.rank]") {
+  const auto model = std::make_shared<Normed>();
+  TrainerOptions with = options(24, 6);
+  with.eval = {{"test", TensorLoader{at::randn({6, 4}), at::randn({6, 2}), {.batch_size = 3}}}};
+  Trainer trainer{model, with, EMA{.half_life = "2ba"}, BuffersInEvaluation{}};
+  trainer.fit();
+  dist::Communicator& group = *trainer.state().communicator;
+  const auto& seen = trainer.get<BuffersInEvaluation>().means;
+  REQUIRE(seen.size() == 2);
+  for (const at::Tensor& mean : seen) {
+    const auto ranks = group.all_gather(mean);
+    CHECK(ranks.front().equal(ranks.back()));
+  }
+  // Those of the averages, not of the model that goes on.
+  CHECK_FALSE(seen.back().equal(model->norm->running_mean.cpu()));
+  const auto ranks = group.all_gather(model->norm->running_mean);
+  CHECK(ranks.front().equal(ranks.back()));  // what rank 0 saves
+}
+
 TEST_CASE("rank body: one drawn seed orders the data of all ranks", "[.rank]") {
   const at::Tensor numbers = at::arange(24, at::kFloat);
   TrainerOptions with = options(24, 3);
@@ -232,6 +277,10 @@ TEST_CASE("two ranks evaluate a closure as often as each other, and train as one
 
 TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: one drawn seed orders the data of all ranks") == all_passed);
+}
+
+TEST_CASE("two ranks evaluate the averages of rank 0's buffers", "[dist][trainer][nccl]") {
+  CHECK(run_ranks("rank body: evaluated buffers") == all_passed);
 }
 
 TEST_CASE("two ranks evaluate every example once", "[dist][trainer][nccl]") {

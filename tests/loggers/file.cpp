@@ -117,6 +117,15 @@ TEST_CASE("a resumed run appends and ends a line that was left half; a new one r
   CHECK_THROWS_WITH(run.fire(tutti::AfterLoad{}), ContainsSubstring("is from an earlier run"));
   logger.close(run.state);
   CHECK(read_bytes(path) == text);
+  {
+    FileLogger after = quiet(path);  // an earlier start died before its first checkpoint
+    FakeRun again{after, "4ep"};
+    again.state.autoresume = true;
+    again.fire(tutti::AfterLoad{});
+    after.close(again.state);
+    CHECK(read_bytes(path).starts_with(text));
+    CHECK(read_bytes(path).size() > text.size());
+  }
 
   FileLogger may = quiet(path);
   may.overwrite = true;

@@ -98,6 +98,9 @@ TEST_CASE("times that a schedule cannot use are refused with the reason",
   const Progress unsized{.max_duration = "3ep"};
   CHECK_THROWS_WITH(Step{"1ep"}(unsized), ContainsSubstring("1ep needs a dataloader whose length"));
   CHECK_THROWS_WITH(Step{"0.1dur"}(unsized), ContainsSubstring("dataloader whose length"));
+  Progress nothing = unsized;
+  nothing.dataloader_len = 0;
+  CHECK_THROWS_WITH(Step{"1ep"}(nothing), ContainsSubstring("the training loader has no batch"));
   CHECK_THROWS_WITH(MultiStep{{"1ep"}}(unsized), ContainsSubstring("dataloader whose length"));
   CHECK_NOTHROW(Step{"1ba"}(unsized));
   CHECK_THROWS_WITH(Step{"0.1dur"}(Progress{}), ContainsSubstring("needs a max_duration"));

@@ -144,6 +144,11 @@ TEST_CASE("how to go on is told as the command that began, with what it lacks", 
   options.command_line.command = "./digits --lr 0.2";
   CHECK(says(false) == "./digits --lr 0.2 --autoresume");
   CHECK(says(true) == "./digits --lr 0.2 --autoresume --max-duration 60ep");
+  options.command_line.command = "./digits --max-duration 30ep --lr 0.2";
+  CHECK(says(true) == "./digits --lr 0.2 --autoresume --max-duration 60ep");
+  options.command_line.command = "./digits --lr 0.2 --max-duration 30ep";
+  CHECK(says(true) == "./digits --lr 0.2 --autoresume --max-duration 60ep");
+  options.command_line.command = "./digits --lr 0.2";
   CHECK(says(false, "").empty());  // there is no checkpoint
   options.autoresume = true;
   CHECK(says(false) == "./digits --lr 0.2");

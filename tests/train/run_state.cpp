@@ -301,4 +301,24 @@ TEST_CASE("metrics are saved when asked for", "[train][run_state]") {
   CHECK(resumed.state().train_metric_values == trainer.state().train_metric_values);
 }
 
+TEST_CASE("what evaluations gave comes back in any case", "[train][run_state]") {
+  const TemporaryFolder folder;
+  TrainerOptions with = options();
+  with.eval = {{"test", tiny::batches(2)}};
+  with.max_duration = "4ba";
+  with.eval_interval = "2ba";
+  with.run_name = "whole";
+  with.save_folder = folder.path().string();
+  with.autoresume = true;
+  double value = 0;
+  {
+    Trainer<Used> trainer(std::make_shared<Measured>(), with);
+    trainer.fit();
+    value = trainer.state().metric("test", "MSE");
+  }
+  Trainer<Used> again(std::make_shared<Measured>(), with);
+  again.fit();  // nothing is left to train
+  CHECK(again.state().metric("test", "MSE") == value);
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

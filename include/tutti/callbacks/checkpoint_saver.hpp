@@ -35,7 +35,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 struct CheckpointSaver final {
   static constexpr std::string_view name = "CheckpointSaver";
   static constexpr About about{.reads_gradients = false};
-  using events = types<Init, EvalEnd>;
+  using events = types<Init, EvalEnd, FitEnd>;
 
   std::string folder = "{run_folder}/checkpoints";  ///< placeholders as in the trainer's options
   std::string filename = "ep{epoch}-ba{batch}";
@@ -54,6 +54,7 @@ struct CheckpointSaver final {
   /// What it holds while it runs; not an option.
   struct Run {
     std::optional<checkpoint::Saver> saver{};  ///< from Init
+    bool trained = false;                      ///< a fit came to its end
   } run{};
 
   /// Throws c10::ValueError when options are out of range or contradict each other.
@@ -88,9 +89,11 @@ struct CheckpointSaver final {
   }
   void apply(EvalEnd, const State& state) { run.saver->evaluated(state); }
 
-  /// Warns of a monitor that has never been evaluated.
-  void close(const State& state) const {
-    if (!monitor.empty() && run.saver && !run.saver->has_evaluated() && state.timestamp.batch > 0) {
+  void apply(FitEnd, const State&) { run.trained = true; }
+
+  /// Warns of a monitor that a run which came to its end has never evaluated.
+  void close(const State&) const {
+    if (!monitor.empty() && run.trained && run.saver && !run.saver->has_evaluated()) {
       TORCH_WARN("CheckpointSaver: no evaluation set called \"", dataloader_label,
                  "\" has been evaluated, so nothing was saved by ", monitor);
     }

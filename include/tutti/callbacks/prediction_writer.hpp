@@ -40,7 +40,9 @@ struct PredictionWriter final {
   /// another, or of each by itself.
   enum class Scores : std::uint8_t { raw, softmax, sigmoid };
 
-  std::string filename = "{run_folder}/predictions.csv";  ///< several ranks: with {rank}
+  /// With {rank} where there are several; empty: `{run_folder}/predictions.csv`, or
+  /// `{run_folder}/predictions-rank{rank}.csv` of several.
+  std::string filename{};
   std::vector<std::string> class_names{};  ///< of all classes, in order; empty: their numbers
   std::int64_t top_k = 0;       ///< the so many classes with the highest scores; 0: all columns
   Scores scores = Scores::raw;  ///< of these columns

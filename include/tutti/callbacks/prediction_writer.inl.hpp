@@ -22,7 +22,7 @@ namespace tutti {
 
 TUTTI_INLINE void PredictionWriter::validate() const {
   expect(top_k >= 0, "PredictionWriter: top_k", top_k, "0 or more");
-  TUTTI_CHECK_VALUE(is_csv() || filename.ends_with(".safetensors"),
+  TUTTI_CHECK_VALUE(filename.empty() || is_csv() || filename.ends_with(".safetensors"),
                     "PredictionWriter: filename is \"", filename,
                     "\", expected a name that ends in .csv or .safetensors");
   const auto classes = static_cast<std::int64_t>(class_names.size());
@@ -31,6 +31,10 @@ TUTTI_INLINE void PredictionWriter::validate() const {
 }
 
 TUTTI_INLINE void PredictionWriter::apply(Init, const State& state) {
+  if (filename.empty()) {
+    filename = state.world_size > 1 ? "{run_folder}/predictions-rank{rank}.csv"
+                                    : "{run_folder}/predictions.csv";
+  }
   detail::check_one_file_per_rank("PredictionWriter: filename", filename, state);
   detail::check_remote_file("PredictionWriter", remote_file_name, state);
 }

@@ -52,6 +52,7 @@ struct State {
   // ---- The run: valid from Init -------------------------------------------------------------
   std::string run_name;
   std::string run_folder;      ///< of all its files; empty: there is none
+  bool autoresume = false;     ///< goes on in the files of an earlier start of the same run
   std::string scratch_folder;  ///< of a dry run: stands before all paths that are written, and is
                                ///< removed with the trainer; empty: no dry run
   std::uint64_t rank_zero_seed = 0;                  ///< the run's seed, the same on every rank

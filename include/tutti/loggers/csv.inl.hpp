@@ -115,8 +115,8 @@ TUTTI_INLINE void CsvTable::begin(std::int64_t step, bool overwrite) {
   begun_ = true;
   if (old.empty() || step == 0) {
     TUTTI_CHECK(old.empty() || overwrite, who_, ": '", path_,
-                "' is from an earlier run and this one begins anew; give it another run_name, load "
-                "that run's checkpoint to go on, or set overwrite to replace the file");
+                "' is from an earlier run and this one begins anew; give it another run_name, set "
+                "autoresume to go on with that run, or set overwrite to replace the file");
     return;  // the first flush makes it anew
   }
   std::size_t at = std::min(old.find('\n'), old.size());
@@ -274,7 +274,7 @@ TUTTI_INLINE void CSVLogger::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void CSVLogger::apply(AfterLoad, const State& state) {
-  run.table.begin(state.timestamp.batch, overwrite);
+  run.table.begin(state.timestamp.batch, overwrite || state.autoresume);
 }
 
 TUTTI_INLINE void CSVLogger::apply(BatchEnd, const State& state) {

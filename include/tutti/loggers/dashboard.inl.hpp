@@ -193,7 +193,7 @@ TUTTI_INLINE void Dashboard::apply(AfterLoad, const State& state) {
   if (!run.plan.empty() && state.rank == 0) {
     first += detail::json_line("plan", step, ", \"text\": " + detail::json_utf8(run.plan));
   }
-  run.file.begin(step > 0, overwrite, first, /*cut=*/true);
+  run.file.begin(step > 0 || state.autoresume, overwrite, first, /*cut=*/true);
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder() + "/dashboard", error), end;
        !error && at != end; at.increment(error)) {

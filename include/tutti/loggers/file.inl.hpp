@@ -127,7 +127,7 @@ TUTTI_INLINE void FileLogger::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void FileLogger::apply(AfterLoad, const State& state) {
-  run.file.begin(state.timestamp.batch > 0, overwrite);
+  run.file.begin(state.timestamp.batch > 0 || state.autoresume, overwrite);
   run.lines = 0;
   run.capture.start(run.file.descriptor(), capture_stdout, capture_stderr);
 }

@@ -29,7 +29,7 @@ TUTTI_INLINE void JSONLinesLogger::apply(AfterLoad, const State& state) {
                         ", \"run_name\": " + detail::json_utf8(state.run_name) +
                             ", \"rank\": " + std::to_string(state.rank) +
                             ", \"world_size\": " + std::to_string(state.world_size));
-  run.file.begin(step > 0, overwrite, start, /*cut=*/true);
+  run.file.begin(step > 0 || state.autoresume, overwrite, start, /*cut=*/true);
 }
 
 TUTTI_INLINE void JSONLinesLogger::apply(BatchEnd, const State& state) {

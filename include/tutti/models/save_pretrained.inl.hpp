@@ -26,45 +26,73 @@ TUTTI_INLINE at::Tensor merged_like(const nn::LoraLayer& layer, const at::Tensor
   return out.copy_(layer.is_transposed() ? sum.t() : sum);
 }
 
+// What is kept by the first byte of a tensor, and found by any tensor that begins within it. Not by
+// storages: the parameters of a sharded unit share one.
+template <class T>
+class ByMemory {
+ public:
+  // Whether there was none.
+  bool add(const at::Tensor& tensor, T value) {
+    std::int64_t last = 0;
+    for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+      last += (tensor.size(i) - 1) * tensor.stride(i);
+    }
+    const auto bytes = static_cast<std::uintptr_t>((last + 1) * tensor.element_size());
+    return tensor.numel() == 0 ||
+           kept_.try_emplace(begin_of(tensor), begin_of(tensor) + bytes, std::move(value)).second;
+  }
+  const T* find(const at::Tensor& tensor) const {
+    auto at = kept_.upper_bound(begin_of(tensor));
+    if (at == kept_.begin() || tensor.numel() == 0) {
+      return nullptr;
+    }
+    --at;
+    return begin_of(tensor) < at->second.first ? &at->second.second : nullptr;
+  }
+
+ private:
+  static std::uintptr_t begin_of(const at::Tensor& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  }
+
+  std::map<std::uintptr_t, std::pair<std::uintptr_t, T>> kept_;  // with its end
+};
+
 // The layout of a model whose adapters are sums with the weights.
 TUTTI_INLINE WeightLayout merged_layout(const AnyPretrained& model) {
   WeightLayout layout = model.weight_layout();
-  std::unordered_set<const void*> adapters;  // storages of what is in the sums
   struct Sum {
     at::Tensor stored, merged;
     bool of_table;
   };
-  std::unordered_map<const void*, Sum> sums;  // by the storage of the base's weight
-  const auto storage = [](const at::Tensor& x) -> const void* {
-    return x.storage().unsafeGetStorageImpl();
-  };
+  ByMemory<bool> adapters;  // what is in the sums
+  ByMemory<Sum> sums;       // of the base's weight
   for (const auto& [path, layer] : adapted_layers(model)) {
     for (const auto& own : layer->named_parameters()) {
       if (!own.key().starts_with("base_layer.")) {
-        adapters.insert(storage(own.value()));
+        adapters.add(own.value(), true);
       }
     }
     const at::Tensor w = layer->weight().detach();
     const at::Tensor stored = layer->is_transposed() ? w.t() : w;
     const bool is_new =
-        sums.emplace(storage(w), Sum{stored, merged_like(*layer, stored), layer->is_embedding()})
-            .second;
+        sums.add(w, Sum{stored, merged_like(*layer, stored), layer->is_embedding()});
     TUTTI_CHECK(is_new, "models: the weight of '", path,
                 "' belongs to two layers with adapters, whose sums differ");
   }
   std::erase_if(layout.tensors, [&](const DiskTensor& tensor) {
-    return adapters.contains(storage(tensor.tensor));
+    return adapters.find(tensor.tensor) != nullptr;
   });
   for (DiskTensor& tensor : layout.tensors) {
     constexpr std::string_view base = ".base_layer.";
     if (const std::size_t at = tensor.name.find(base); at != std::string::npos) {
       tensor.name.replace(at, base.size(), ".");
     }
-    const auto found = sums.find(storage(tensor.tensor));
-    if (found == sums.end()) {
+    const Sum* const found = sums.find(tensor.tensor);
+    if (found == nullptr) {
       continue;
     }
-    const auto& [stored, merged, of_table] = found->second;
+    const auto& [stored, merged, of_table] = *found;
     for (const auto& [alias, target] : layout.tied) {
       TUTTI_CHECK(!of_table || tensor.name != target, "models: '", target,
                   "' has an adapter of LoRA and is '", alias,

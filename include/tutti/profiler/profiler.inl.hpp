@@ -155,7 +155,7 @@ TUTTI_INLINE void Profiler::check_folder(const State& state) const {
   std::error_code error;
   const bool used =
       std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error) && !error;
-  TUTTI_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
+  TUTTI_CHECK(!used || trace_handler.overwrite || state.autoresume || state.timestamp.batch > 0,
               "Profiler: the folder '", folder,
               "' has files from an earlier run; give this one another run_name or "
               "trace_handler.folder, or set trace_handler.overwrite");

@@ -150,9 +150,11 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& tr
 /// Evaluates one set: its metrics over all of its examples, each counted once.
 ///
 /// Fires EvalStart to EvalEnd; logs `metrics/<label>/<name>` at the training batch count and keeps
-/// the values in state.eval_metric_values. threads: choose their number; null: it stays.
+/// the values in state.eval_metric_values. All ranks evaluate rank 0's buffers, those of averages
+/// that a policy has put in place included.
 template <class Engine>
-void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads = nullptr) {
+void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
+  StepThreads* const threads = run.threads.get();
   const EvalScope scope(state);
   Transfer transfer(state.device);
   dist::Communicator& world = *state.communicator;
@@ -160,6 +162,9 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
   state.dataloader_len = length_of(set.data, set.subset);
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
+  if (run.parallel) {
+    run.parallel->broadcast_buffers();
+  }
   set.metrics.reset();
   start_epoch(set.data, state, state.timestamp.batch);  // shuffled sets: anew each time
   std::int64_t done = 0;
@@ -219,12 +224,9 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
   if (due.empty()) {
     return;
   }
-  if (run.parallel) {
-    run.parallel->broadcast_buffers();  // so that all ranks evaluate the same model
-  }
   engine.template fire<EvalBeforeAll>(state);
   for (EvalSet* set : due) {
-    evaluate(engine, state, *set, run.threads.get());
+    evaluate(engine, state, run, *set);
   }
   engine.template fire<EvalAfterAll>(state);
   if (run.best) {
@@ -235,12 +237,9 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
 /// Evaluates these sets outside of fit().
 template <class Engine>
 void evaluate_standalone(Engine& engine, State& state, Run& run, std::vector<EvalSet>& sets) {
-  if (run.parallel) {
-    run.parallel->broadcast_buffers();
-  }
   engine.template fire<EvalStandaloneStart>(state);
   for (EvalSet& set : sets) {
-    evaluate(engine, state, set, run.threads.get());
+    evaluate(engine, state, run, set);
   }
   engine.template fire<EvalStandaloneEnd>(state);
 }

@@ -66,9 +66,7 @@ class Loop {
     watch_last_loss();
     log_epoch();  // where the run has come to
     log_time(state_.timestamp.token > 0);
-    engine_.template fire<FitEnd>(state_);
-    evaluate_sets(engine_, state_, run_, due_sets<FitEnd>(state_, run_));
-    save_due<FitEnd>(look<FitEnd>());
+    finish();
   }
 
   /// Begins training on batches that come from outside: FitStart, and the starts that are due.
@@ -100,12 +98,21 @@ class Loop {
   /// Ends it: FitEnd, with the evaluations and checkpoints that are due there.
   void end() {
     watch_last_loss();
+    finish();
+  }
+
+ private:
+  // FitEnd, with the evaluations and checkpoints that are due there. All ranks then have the model
+  // that rank 0 saves, buffers included.
+  void finish() {
+    if (run_.parallel) {
+      run_.parallel->broadcast_buffers();
+    }
     engine_.template fire<FitEnd>(state_);
     evaluate_sets(engine_, state_, run_, due_sets<FitEnd>(state_, run_));
     save_due<FitEnd>(look<FitEnd>());
   }
 
- private:
   // One pass over the loader, or what is left of it. Returns whether the epoch came to its end.
   bool epoch() {
     Timestamp& now = state_.timestamp;

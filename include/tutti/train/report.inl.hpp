@@ -83,7 +83,12 @@ TUTTI_INLINE std::string resume_text(const TrainerOptions& options, const State&
   if (latest_checkpoint.empty() || options.save_weights_only) {
     return {};
   }
-  const std::string& command = options.command_line.command;
+  std::string command = options.command_line.command;
+  constexpr std::string_view flag = " --max-duration ";
+  const std::size_t given = complete ? command.find(flag) : std::string::npos;
+  if (given != std::string::npos) {
+    command.erase(given, command.find(' ', given + flag.size()) - given);
+  }
   const bool points = !options.save_latest_filename.empty();
   if (command.empty()) {
     return "TrainerOptions{.load_path = \"" + latest_checkpoint + "\"}" +

@@ -107,6 +107,34 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
   }
 }
 
+// What State::metric() tells of evaluations, so that a run which is complete has it, too.
+TUTTI_INLINE void save_values(const State& state, Archive& archive) {
+  for (const auto& [label, values] : state.eval_metric_values) {
+    std::vector<std::string> names;
+    std::vector<double> numbers;
+    for (const auto& [name, value] : values) {
+      names.push_back(name);
+      numbers.push_back(value);
+    }
+    Archive& set = archive.child("eval_metric_values").child(label);
+    set.put("names", names);
+    set.put("values", numbers);
+  }
+}
+
+TUTTI_INLINE void load_values(State& state, const std::string& label, const Archive& archive) {
+  const std::string path = "eval_metric_values/" + label;
+  if (!archive.contains(path)) {
+    return;
+  }
+  const auto names = archive.child(path).get<std::vector<std::string>>("names");
+  const auto numbers = archive.child(path).get<std::vector<double>>("values");
+  MetricValues& values = state.eval_metric_values[label];
+  for (std::size_t i = 0; i < std::min(names.size(), numbers.size()); ++i) {
+    values[names[i]] = numbers[i];
+  }
+}
+
 // Examples of all ranks in a batch, as the loaders make them; 0: unknown.
 TUTTI_INLINE std::int64_t global_batch_size(const State& state, const Run& run) {
   const std::int64_t all = run.train ? run.train.loader.global_batch_size() : 0;
@@ -254,6 +282,7 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
       archive.child("postponed_evaluations").put(set.label, set.postponed_at);
     }
   }
+  detail::save_values(state, archive);
   if (metrics) {
     run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
     for (const EvalSet& set : run.evals) {
@@ -320,6 +349,7 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     report.restored.emplace_back("train_metrics");
   }
   for (EvalSet& set : run.evals) {
+    detail::load_values(state, set.label, archive);
     set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
     const std::string path = "eval_metrics/" + set.label;
     if (archive.contains(path)) {

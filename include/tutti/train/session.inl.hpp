@@ -250,6 +250,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   }
   state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
   state_.run_folder = resolve_run_folder(options_, state_);
+  state_.autoresume = options_.autoresume;
   make_optimizer();
   check_spread(*engine_, options_, state_);
   state_.logger.add(constants_);

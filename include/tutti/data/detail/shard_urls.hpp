@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include <glob.h>
+#include <unistd.h>
+
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data::detail {
@@ -173,8 +176,25 @@ inline std::vector<std::string> Braces::expand(std::string_view text, int depth)
   return out;
 }
 
-// The paths that a list of shards stands for: "a-{000..010}.tar::b-{x,y}.tar". Braces expand as in
-// bash, also inside one another; {x} without a comma or ".." stays as it is.
+// The files that a name with *, ? or [...] stands for, in the order of their bytes, which is the
+// same on every rank; a file of that very name comes first.
+inline std::vector<std::string> matching_files(std::string name) {
+  if (name.find_first_of("*?[") == std::string::npos || ::access(name.c_str(), F_OK) == 0) {
+    return {std::move(name)};
+  }
+  ::glob_t found{};
+  const int failed = ::glob(name.c_str(), GLOB_NOSORT, nullptr, &found);
+  std::vector<std::string> out(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  TUTTI_CHECK(failed == 0, "no file is called '", name,
+              "'; *, ? and [...] stand for the names of files that are there, {000..003} for those "
+              "four");
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// The paths that a list of shards stands for: "a-{000..010}.tar::b-{x,y}.tar::c-*.tar". Braces
+// expand as in bash, also inside one another; {x} without a comma or ".." stays as it is.
 inline std::vector<std::string> expand_shards(const std::string& urls) {
   std::vector<std::string> out;
   const Braces braces(urls);
@@ -183,11 +203,15 @@ inline std::vector<std::string> expand_shards(const std::string& urls) {
     const std::size_t end = rest.find("::");
     for (std::string& one : braces.expand(rest.substr(0, end))) {
       TUTTI_CHECK_VALUE(!one.empty(), "the list of shards \"", urls, "\" has an empty name");
-      out.push_back(one.starts_with("file:") ? one.substr(5) : std::move(one));
-      TUTTI_CHECK_VALUE(
-          !out.back().starts_with("pipe:") && out.back().find("://") == std::string::npos,
-          "the shard '", out.back(),
-          "' is no file; shards are read from a disk: copy them there first");
+      if (one.starts_with("file:")) {
+        one.erase(0, 5);
+      }
+      TUTTI_CHECK_VALUE(!one.starts_with("pipe:") && one.find("://") == std::string::npos,
+                        "the shard '", one,
+                        "' is no file; shards are read from a disk: copy them there first");
+      for (std::string& file : matching_files(std::move(one))) {
+        out.push_back(std::move(file));
+      }
     }
     more = end != std::string_view::npos;
     rest.remove_prefix(more ? end + 2 : 0);

@@ -139,7 +139,7 @@ TUTTI_INLINE void LogFile::begin(bool resumed, bool overwrite, std::string_view 
   const bool used = known && facts.st_size > 0 && !begun_;
   TUTTI_CHECK(!used || resumed || overwrite, who_, ": '", path_,
               "' is from an earlier run and this one begins anew; give it another run_name, "
-              "load that run's checkpoint to go on, or set overwrite to replace the file");
+              "set autoresume to go on with that run, or set overwrite to replace the file");
   waiting_.insert(0, first);
   if (used && !resumed) {
     waiting_.insert(0, ::ftruncate(fd_, 0) == 0 ? "" : "\n");

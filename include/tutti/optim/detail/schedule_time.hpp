@@ -14,7 +14,12 @@
 namespace tutti::optim::detail {
 
 inline std::int64_t need_loader_length(Time time, const Progress& progress) {
-  if (progress.dataloader_len <= 0) {
+  if (progress.dataloader_len == 0) {
+    throw std::invalid_argument("schedule: the time " + to_string(time) +
+                                " has no length, since the training loader has no batch; give it "
+                                "data (drop_last leaves out a batch that is not full).");
+  }
+  if (progress.dataloader_len < 0) {
     throw std::invalid_argument("schedule: the time " + to_string(time) +
                                 " needs a dataloader whose length is known; give it in ba, sp or "
                                 "tok.");
