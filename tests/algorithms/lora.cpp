@@ -171,6 +171,13 @@ TEST_CASE("LoRA changes nothing at first, and trains the adapters alone", "[algo
                     ContainsSubstring("has adapters already"));
 }
 
+TEST_CASE("a name in a list that no module has is warned of", "[algorithms][lora]") {
+  const tutti_test::Warnings warnings;
+  CHECK(adapters({.target_modules = {"q_proj", "v_porj"}}).size() == 2);
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("names 'v_porj', and no module of the model"));
+}
+
 TEST_CASE("layers are chosen by PEFT's rules", "[algorithms][lora]") {
   const std::string q0 = "model.layers.0.self_attn.q_proj";
   const std::string q1 = "model.layers.1.self_attn.q_proj";
@@ -609,6 +616,15 @@ TEST_CASE("a checkpoint holds the adapters, and a run goes on from it bit for bi
   };
   CHECK(resume(1).equal(tiny::flat(*whole)));
   CHECK_THROWS_WITH(resume(2), ContainsSubstring("frozen weights to the program, such as"));
+  const auto fewer = [&] {
+    auto how = options();
+    how.load_path = (folder / "ep0-ba3").string();
+    LoRA other = recipe;
+    other.target_modules = {"q_proj"};
+    tutti::Trainer trainer{std::make_shared<Net>(), how, other, tutti::EMA{.half_life = "2ba"}};
+  };
+  CHECK_THROWS_WITH(fewer(), ContainsSubstring("the checkpoint has 'model.embed_tokens.lora_") &&
+                                 ContainsSubstring("choose the layers that have adapters"));
 }
 
 TEST_CASE("with save_base a checkpoint holds the whole model", "[algorithms][lora][resume]") {

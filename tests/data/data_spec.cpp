@@ -40,8 +40,26 @@ TEST_CASE("the defaults split by examples, count them and count tokens of input_
   CHECK(spec.num_samples(batch) == 3);
   CHECK(spec.num_tokens(batch) == TokenCount(21));
   CHECK(spec.num_tokens(Batch(at::zeros({2, 3}))) == TokenCount(0));
+  CHECK(spec.num_loss_tokens(batch) == 21);
   CHECK(spec.transform(batch).at("labels").is_same(batch.at("labels")));
   CHECK(spec.transform_microbatch(batch).at("labels").is_same(batch.at("labels")));
+}
+
+TEST_CASE("a loss is a mean over labels other than -100", "[data]") {
+  const DataSpec spec;
+  const at::Tensor ids = at::ones({2, 4}, at::kLong);
+  at::Tensor labels = ids.clone();
+  labels.narrow(1, 0, 3).fill_(-100);
+  const Batch answers({{"input_ids", ids}, {"labels", labels}});
+  CHECK(spec.num_tokens(answers) == TokenCount(8));
+  CHECK(spec.num_loss_tokens(answers) == 2);
+  CHECK(spec.num_loss_tokens(answers.split(1)[0]) == 1);
+  // Classes of whole texts are none, nor are padded texts whose labels all count.
+  CHECK(spec.num_loss_tokens({{"input_ids", ids}, {"labels", at::full({2}, -100, at::kLong)}}) ==
+        8);
+  at::Tensor mask = ids.clone();
+  mask.narrow(1, 3, 1).zero_();
+  CHECK(spec.num_loss_tokens({{"input_ids", ids}, {"labels", ids}, {"attention_mask", mask}}) == 6);
 }
 
 TEST_CASE("examples that disagree in number ask for a function", "[data]") {
@@ -62,6 +80,7 @@ TEST_CASE("given functions replace the defaults", "[data][law]") {
   const Batch batch(at::ones({4}));
   CHECK(spec.split(batch, 4).size() == 2);
   CHECK(spec.num_tokens(batch).loss_generating == 4);
+  CHECK(spec.num_loss_tokens(batch) == 4);
   CHECK(spec.transform(batch).inputs().equal(at::full({4}, 2.0)));
   CHECK(spec.transform_microbatch(spec.transform(batch)).inputs().equal(at::full({4}, 4.0)));
 }

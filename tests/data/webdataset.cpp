@@ -86,8 +86,9 @@ TEST_CASE("stars in a list of shards stand for files that are there, in one orde
   CHECK(shard_paths(at + "b-[1-9].tar::" + at + "{b,B}-?.tar") ==
         Texts{at + "b-1.tar", at + "b-0.tar", at + "b-1.tar", at + "B-2.tar"});
   CHECK(shard_paths(at + "c[1].tar") == Texts{at + "c[1].tar"});  // that is its name
-  CHECK_THROWS_WITH(shard_paths(at + "trian-*.tar"),
-                    Catch::Matchers::ContainsSubstring("no file is called '" + at + "trian-*.tar'"));
+  CHECK_THROWS_WITH(
+      shard_paths(at + "trian-*.tar"),
+      Catch::Matchers::ContainsSubstring("no file is called '" + at + "trian-*.tar'"));
 }
 
 TEST_CASE("WebDataset: samples of all shards are shuffled exactly, and a run resumes",

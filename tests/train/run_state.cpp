@@ -231,6 +231,29 @@ TEST_CASE("a run that goes on inside an epoch with other batches says where",
   CHECK(notes({loader(4), {.batch_transform = [](Batch b) { return b; }}}, 3, 18).empty());
 }
 
+TEST_CASE("a run that goes on with longer or shorter epochs says where its schedule stands",
+          "[train][run_state]") {
+  const auto notes = [](std::int64_t length, bool scheduled) {
+    Bench before;
+    before.state.timestamp.batch = 24;
+    before.state.timestamp.epoch = 1;
+    Bench after;
+    after.run.train = tiny::batches(8);
+    after.state.train_dataloader_len = length;
+    after.state.max_duration = "2ep";
+    if (scheduled) {
+      after.run.schedule = Step{"5ba"};
+    }
+    return after.load(before.saved()).report.notes;
+  };
+  CHECK(notes(24, true).empty());
+  CHECK(notes(-1, true).empty());
+  CHECK(notes(12, false).empty());
+  REQUIRE(notes(12, true).size() == 1);
+  CHECK_THAT(notes(12, true).front(), ContainsSubstring("24 batches behind it in 1 epochs") &&
+                                          ContainsSubstring("that of batch 24 of 24"));
+}
+
 TEST_CASE("another optimizer is refused with the key to ignore", "[train][run_state]") {
   const TemporaryFolder folder;
   TrainerOptions first = options();
@@ -316,9 +339,30 @@ TEST_CASE("what evaluations gave comes back in any case", "[train][run_state]") 
     trainer.fit();
     value = trainer.state().metric("test", "MSE");
   }
+  with.eval[0].data = tiny::batches(0);  // would be refused
   Trainer<Used> again(std::make_shared<Measured>(), with);
   again.fit();  // nothing is left to train
   CHECK(again.state().metric("test", "MSE") == value);
+}
+
+TEST_CASE("a complete run evaluates what its last checkpoint is older than", "[train][run_state]") {
+  const TemporaryFolder folder;
+  TrainerOptions with = options();
+  with.eval = {{"test", tiny::batches(2)}, {"never", tiny::batches(2), {.interval = "0ep"}}};
+  with.max_duration = "4ba";
+  with.eval_interval = "3ba";
+  with.save_interval = "4ba";  // before the evaluation of the end
+  with.run_name = "whole";
+  with.save_folder = folder.path().string();
+  with.autoresume = true;
+  const auto value = [&] {
+    Trainer<Used> trainer(std::make_shared<Measured>(), with);
+    trainer.fit();
+    CHECK_FALSE(trainer.state().eval_metric_values.contains("never"));
+    return trainer.state().metric("test", "MSE");
+  };
+  const double first = value();
+  CHECK(value() == first);
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,13 +13,19 @@
 #include <tutti/algorithms/backbone_finetuning.hpp>
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/algorithms/skip_spikes.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/algorithms/unfreeze.hpp>
 #include <tutti/callbacks/generate.hpp>
+#include <tutti/callbacks/hugging_face_checkpointer.hpp>
 #include <tutti/callbacks/optimizer_monitor.hpp>
 #include <tutti/checkpoint/sharded_snapshot.hpp>
+#include <tutti/checkpoint/weight_files.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/sharded.hpp>
@@ -255,6 +261,52 @@ TEST_CASE("rank body: layers join a sharded run with a rate of their own", "[.ra
       1e-12, BackboneFinetuning{.backbone = "transformer.h.0", .unfreeze_backbone_at_epoch = 1});
 }
 
+// A folder has the sums of weights and adapters, the trainer's and one that is written by hand.
+template <class Model>
+void write_merged(const std::string& name, Model net, const LoRA& lora) {
+  const std::string folder = std::string(std::getenv("TUTTI_TEST_FOLDER")) + "/" + name;
+  TrainerOptions with = sharded_runs::options(sharded_runs::texts(4, 24, 4), optimizer);
+  with.sharding.stage = ShardStage::parameters;
+  Trainer trainer(net.ptr(), with, lora,
+                  HuggingFaceCheckpointer{.model = net, .folder = folder, .save_interval = "1ep"});
+  trainer.fit();
+  const auto whole = trainer.state().sharding->summon();
+  if (trainer.state().rank == 0) {
+    models::save_pretrained(net, folder + "/whole", {.merge_adapters = true});
+    functional::merge_lora(*net);
+    functional::unload_lora(*net);
+    models::save_pretrained(net, folder + "/merged");
+    const auto merged = checkpoint::WeightFiles::open(folder + "/merged");
+    REQUIRE(merged.tensors().size() == (name == "llama" ? 21U : 28U));
+    for (const char* written : {"/whole", "/latest"}) {
+      INFO(name << written);
+      const auto files = checkpoint::WeightFiles::open(folder + written);
+      CHECK(files.tensors().size() == merged.tensors().size());
+      for (const auto& tensor : merged.tensors()) {
+        INFO(tensor.name);
+        const auto* const same = files.find(tensor.name);
+        REQUIRE(same != nullptr);
+        CHECK(same->view().equal(tensor.view()));
+      }
+    }
+  }
+  trainer.state().communicator->barrier();
+}
+
+TEST_CASE("rank body: adapters of a sharded run in a folder", "[.rank]") {
+  at::manual_seed(4);
+  const models::LlamaForCausalLM llama(models::LlamaOptions{.vocab_size = 37,
+                                                            .hidden_size = 8,
+                                                            .intermediate_size = 12,
+                                                            .num_hidden_layers = 2,
+                                                            .num_attention_heads = 2,
+                                                            .max_position_embeddings = 8});
+  write_merged("llama", llama, {.r = 2, .target_modules = {"q_proj", "v_proj", "down_proj"}});
+  write_merged("gpt2", sharded_runs::gpt2({.n_positions = 4}),
+               {.r = 2, .target_modules = {"c_attn", "c_proj"}});
+  CHECK(dist::world_size() > 1);
+}
+
 TEST_CASE("policies make of a sharded run what they make of one process", "[train][sharded]") {
   const auto limit = std::chrono::seconds(120);
   for (const char* body :
@@ -262,7 +314,8 @@ TEST_CASE("policies make of a sharded run what they make of one process", "[trai
         "rank body: averages of a run that computes in another type",
         "rank body: the mean of a sharded run", "rank body: layers leave a sharded run",
         "rank body: layers join a sharded run",
-        "rank body: layers join a sharded run with a rate of their own"}) {
+        "rank body: layers join a sharded run with a rate of their own",
+        "rank body: adapters of a sharded run in a folder"}) {
     const TemporaryFolder folder;
     ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
     CHECK(run_ranks(body, 3, limit) == all_passed);

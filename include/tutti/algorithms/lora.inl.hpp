@@ -289,6 +289,23 @@ TUTTI_INLINE void freeze_base(torch::nn::Module& model, const LoRA& lora,
   surgery::forget(optimizers, frozen);
 }
 
+// Of names in a list that no module of the model has, beside others that choose layers.
+TUTTI_INLINE void warn_of_unknown_names(torch::nn::Module& model,
+                                        const surgery::ModuleNames& names) {
+  if (names.is_expression()) {
+    return;
+  }
+  const std::vector<surgery::Visit> all = surgery::walk(model);
+  for (const std::string& name : names) {
+    const surgery::ModuleNames one(std::vector<std::string>{name});
+    if (std::none_of(all.begin(), all.end(),
+                     [&](const auto& at) { return one.contains(at.path); })) {
+      TORCH_WARN("LoRA: target_modules names '", name,
+                 "', and no module of the model is called so; correct it, or leave it out");
+    }
+  }
+}
+
 // One kind of layer.
 template <class Layer, class Adapter>
 void adapt(torch::nn::Module& model, const LoRA& lora, const LoraTargets& targets,
@@ -408,6 +425,7 @@ TUTTI_INLINE LoraReport apply_lora(torch::nn::Module& model, const LoRA& lora,
     report.adapters.push_back(target.path);
     static_cast<void>(::tutti::detail::options_for(lora, target.path));
   }
+  ::tutti::detail::warn_of_unknown_names(model, lora.target_modules);
   ::tutti::detail::adapt<nn::Linear, nn::LoraLinear>(model, lora, targets, optimizers);
   ::tutti::detail::adapt<nn::TransposedLinear, nn::LoraTransposedLinear>(model, lora, targets,
                                                                          optimizers);

@@ -30,7 +30,8 @@ struct DataHooks {
   std::function<std::vector<Batch>(const Batch&, std::int64_t size)> split_batch{};
   /// Examples of a batch. Default: the size of dimension 0, on which all tensors must agree.
   std::function<std::int64_t(const Batch&)> num_samples{};
-  /// Tokens of a batch. Default: Batch::num_tokens, the elements of "input_ids" without padding.
+  /// Tokens of a batch. Default: Batch::num_tokens, the elements of "input_ids" without padding;
+  /// the loss is a mean of DataSpec::num_loss_tokens.
   std::function<TokenCount(const Batch&)> num_tokens{};
   /// Applied to the whole batch, on the host. Default: nothing.
   std::function<Batch(Batch)> batch_transform{};
@@ -80,6 +81,19 @@ class DataSpec {
   /// Tokens of a batch.
   [[nodiscard]] TokenCount num_tokens(const Batch& batch) const {
     return hooks.num_tokens ? hooks.num_tokens(batch) : TokenCount(batch.num_tokens());
+  }
+
+  /// Those of a batch that its loss is a mean of. Without num_tokens: where "labels" (int64, at
+  /// least two dimensions) say -100 for some, all others; else every token.
+  [[nodiscard]] std::int64_t num_loss_tokens(const Batch& batch) const {
+    if (hooks.num_tokens || !batch.contains("labels")) {
+      return num_tokens(batch).loss_generating;
+    }
+    const at::Tensor& labels = batch.at("labels");
+    const bool is_text = labels.scalar_type() == at::kLong && labels.dim() >= 2;
+    const std::int64_t read =
+        is_text ? labels.numel() - labels.eq(-100).sum().item<std::int64_t>() : 0;
+    return is_text && read < labels.numel() ? read : batch.num_tokens();
   }
 
   /// The batch as training sees it, on the host.

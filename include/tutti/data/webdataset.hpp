@@ -20,10 +20,9 @@
 /// Tar files in the layout of Python's webdataset.
 namespace tutti::data {
 
-/// The paths of a list of shards: `train-{000..146}.tar::more-{a,b}.tar::rest-*.tar`. Files that *, ?
-/// and [...] stand for come in the order of their bytes.
-/// Throws c10::ValueError when a brace has no other one, a name is empty, or one is no file;
-/// c10::Error when no file fits a *, ? or [...].
+/// The paths of a list of shards: `train-{000..146}.tar::more-{a,b}.tar::rest-*.tar`. Files that *,
+/// ? and [...] stand for come in the order of their bytes. Throws c10::ValueError when a brace has
+/// no other one, a name is empty, or one is no file; c10::Error when no file fits a *, ? or [...].
 inline std::vector<std::string> shard_paths(const std::string& urls) {
   return detail::expand_shards(urls);
 }

@@ -80,9 +80,8 @@ TUTTI_INLINE WeightLayout merged_layout(const AnyPretrained& model) {
     TUTTI_CHECK(is_new, "models: the weight of '", path,
                 "' belongs to two layers with adapters, whose sums differ");
   }
-  std::erase_if(layout.tensors, [&](const DiskTensor& tensor) {
-    return adapters.find(tensor.tensor) != nullptr;
-  });
+  std::erase_if(layout.tensors,
+                [&](const DiskTensor& tensor) { return adapters.find(tensor.tensor) != nullptr; });
   for (DiskTensor& tensor : layout.tensors) {
     constexpr std::string_view base = ".base_layer.";
     if (const std::size_t at = tensor.name.find(base); at != std::string::npos) {

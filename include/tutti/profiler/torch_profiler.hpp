@@ -80,8 +80,7 @@ struct TorchProfiler final {
     const std::string path = state.output_path(run_path(folder, state));
     std::error_code error;
     TUTTI_CHECK(overwrite || state.autoresume || state.timestamp.batch > 0 ||
-                    !std::filesystem::exists(path, error) ||
-                    std::filesystem::is_empty(path, error),
+                    !std::filesystem::exists(path, error) || std::filesystem::is_empty(path, error),
                 "TorchProfiler: the folder '", path,
                 "' has files from an earlier run; give this one another run_name or folder, or set "
                 "overwrite");

@@ -107,11 +107,23 @@ TUTTI_INLINE std::vector<std::string> left_to_program(const PolicyStates& polici
   if (snapshot.meta.contains("kept_elsewhere")) {
     names = kept_elsewhere(policies, state);
     // The other ranks get rank 0's weights when the model is wrapped.
-    TUTTI_CHECK(names.empty() || state.rank != 0 ||
-                    checkpoint::checksum(*state.model, names) ==
-                        snapshot.meta.get<std::string>("kept_elsewhere"),
-                "the checkpoint leaves ", names.size(), " frozen weights to the program, such as '",
-                names.front(),
+    const bool same = names.empty() || state.rank != 0 ||
+                      checkpoint::checksum(*state.model, names) ==
+                          snapshot.meta.get<std::string>("kept_elsewhere");
+    std::string more;
+    if (!same) {
+      const auto parameters = state.model->named_parameters();
+      const auto buffers = state.model->named_buffers();
+      snapshot.model.each_leaf([&](const std::string& name, const ArchiveLeaf&) {
+        const bool is_known = parameters.contains(name) || buffers.contains(name);
+        more = is_known || !more.empty() ? more : name;
+      });
+    }
+    TUTTI_CHECK(same || more.empty(), "the checkpoint has '", more,
+                "', which the model of this program has not; choose the layers that have adapters "
+                "as the program that wrote it did, by LoRA's target_modules");
+    TUTTI_CHECK(same, "the checkpoint leaves ", names.size(),
+                " frozen weights to the program, such as '", names.front(),
                 "', and this program has others than the one that wrote it; give "
                 "the model the same weights before, or write checkpoints that hold them, with "
                 "LoRA{.save_base = true}");

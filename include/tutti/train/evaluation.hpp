@@ -202,6 +202,7 @@ void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
       "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
   set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
+  set.evaluated_at = state.timestamp.batch;
   engine.template fire<EvalEnd>(state);
 }
 

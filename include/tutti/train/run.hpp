@@ -47,6 +47,7 @@ struct EvalSet {
   MetricSet metrics;
   std::int64_t postponed_at = -1;  ///< batch at which a signal cancelled this evaluation; the
                                    ///< resumed run starts with it. -1: none
+  std::int64_t evaluated_at = -1;  ///< batch at which its values were last computed; -1: never
 };
 
 /// Batches that will be taken of a loader; -1: unknown. subset: at most so many; negative: all.

@@ -107,29 +107,34 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
   }
 }
 
-// What State::metric() tells of evaluations, so that a run which is complete has it, too.
-TUTTI_INLINE void save_values(const State& state, Archive& archive) {
-  for (const auto& [label, values] : state.eval_metric_values) {
-    std::vector<std::string> names;
-    std::vector<double> numbers;
-    for (const auto& [name, value] : values) {
-      names.push_back(name);
-      numbers.push_back(value);
-    }
-    Archive& set = archive.child("eval_metric_values").child(label);
-    set.put("names", names);
-    set.put("values", numbers);
+// What State::metric() tells of an evaluation, and of which batch that is.
+TUTTI_INLINE void save_values(const State& state, const EvalSet& set, Archive& archive) {
+  const auto values = state.eval_metric_values.find(set.label);
+  if (values == state.eval_metric_values.end()) {
+    return;
   }
+  std::vector<std::string> names;
+  std::vector<double> numbers;
+  for (const auto& [name, value] : values->second) {
+    names.push_back(name);
+    numbers.push_back(value);
+  }
+  Archive& out = archive.child("eval_metric_values").child(set.label);
+  out.put("batch", set.evaluated_at);
+  out.put("names", names);
+  out.put("values", numbers);
 }
 
-TUTTI_INLINE void load_values(State& state, const std::string& label, const Archive& archive) {
-  const std::string path = "eval_metric_values/" + label;
+TUTTI_INLINE void load_values(State& state, EvalSet& set, const Archive& archive) {
+  const std::string path = "eval_metric_values/" + set.label;
   if (!archive.contains(path)) {
     return;
   }
-  const auto names = archive.child(path).get<std::vector<std::string>>("names");
-  const auto numbers = archive.child(path).get<std::vector<double>>("values");
-  MetricValues& values = state.eval_metric_values[label];
+  const Archive& saved = archive.child(path);
+  set.evaluated_at = saved.get<std::int64_t>("batch");
+  const auto names = saved.get<std::vector<std::string>>("names");
+  const auto numbers = saved.get<std::vector<double>>("values");
+  MetricValues& values = state.eval_metric_values[set.label];
   for (std::size_t i = 0; i < std::min(names.size(), numbers.size()); ++i) {
     values[names[i]] = numbers[i];
   }
@@ -215,6 +220,16 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
 TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
+  const std::int64_t length = state.train_dataloader_len;
+  if (length > 0 && now.batch_in_epoch == 0 && now.batch != now.epoch * length &&
+      run.has_schedule(state) && state.max_duration.unit() == TimeUnit::epoch) {
+    report.notes.push_back(
+        "the checkpoint has " + std::to_string(now.batch) + " batches behind it in " +
+        std::to_string(now.epoch) + " epochs, and an epoch has " + std::to_string(length) +
+        " now; schedules count an epoch as so many batches, so the learning rate is that of "
+        "batch " +
+        std::to_string(now.batch) + " of " + std::to_string(state.max_duration.count() * length));
+  }
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's
   }
@@ -282,7 +297,9 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
       archive.child("postponed_evaluations").put(set.label, set.postponed_at);
     }
   }
-  detail::save_values(state, archive);
+  for (const EvalSet& set : run.evals) {
+    detail::save_values(state, set, archive);
+  }
   if (metrics) {
     run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
     for (const EvalSet& set : run.evals) {
@@ -349,7 +366,7 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     report.restored.emplace_back("train_metrics");
   }
   for (EvalSet& set : run.evals) {
-    detail::load_values(state, set.label, archive);
+    detail::load_values(state, set, archive);
     set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
     const std::string path = "eval_metrics/" + set.label;
     if (archive.contains(path)) {

@@ -148,6 +148,7 @@ class Session {
   void train();
   void eval_sets(std::vector<EvalSet>& sets);
   void evaluate(std::vector<EvalSet>& sets);
+  void evaluate_last();
 
   cpu::EmptiesCache cpu_memory_;  // first: gives back what the others have freed
   std::unique_ptr<checkpoint::TemporaryCheckpoint> scratch_;  // of a dry run

@@ -11,6 +11,7 @@ TUTTI_INLINE Session::~Session() = default;
 TUTTI_INLINE void Session::fit(FitOptions&& options) {
   check_open();
   if (!prepare_fit(options)) {
+    evaluate_last();
     return;
   }
   TUTTI_CHECK(!std::exchange(fits_, true), "fit: this trainer is in fit() already");
@@ -136,6 +137,24 @@ TUTTI_INLINE void Session::eval_sets(std::vector<EvalSet>& sets) {
   check_open();
   check_eval_sets(state_, sets);
   guard([&] { evaluate(sets); });
+}
+
+// What a complete run would know of its last weights, where its checkpoint was written before that.
+TUTTI_INLINE void Session::evaluate_last() {
+  std::vector<EvalSet> sets;
+  std::vector<EvalSet*> places;
+  for (EvalSet& set : run_.evals) {
+    if (set.when && set.evaluated_at != state_.timestamp.batch) {
+      sets.push_back(std::move(set));
+      places.push_back(&set);
+    }
+  }
+  if (!sets.empty()) {
+    eval_sets(sets);
+  }
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    *places[i] = std::move(sets[i]);
+  }
 }
 
 TUTTI_INLINE void Session::evaluate(std::vector<EvalSet>& sets) {

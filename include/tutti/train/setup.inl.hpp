@@ -360,8 +360,9 @@ TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
 TUTTI_INLINE void say_stopped(const State& state, int signal) {
   if (state.rank == 0) {
     TORCH_WARN("signal ", signal, " ended the run after batch ", state.timestamp.batch,
-               state.autoresume ? "; started again it goes on from its last checkpoint"
-                                : "; set load_path or autoresume to go on from its last checkpoint");
+               state.autoresume
+                   ? "; started again it goes on from its last checkpoint"
+                   : "; set load_path or autoresume to go on from its last checkpoint");
   }
 }
 

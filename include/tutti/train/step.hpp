@@ -318,7 +318,7 @@ class Step {
   }
 
   double weight(const Batch& batch) const {
-    return static_cast<double>(run_.weigh_by_tokens ? run_.train.num_tokens(batch).loss_generating
+    return static_cast<double>(run_.weigh_by_tokens ? run_.train.num_loss_tokens(batch)
                                                     : run_.train.num_samples(batch));
   }
 

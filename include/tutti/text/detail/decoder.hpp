@@ -10,10 +10,14 @@
 namespace tutti::text::detail {
 
 inline void replace_all(std::string& text, std::string_view what, std::string_view by) {
-  for (std::size_t at = text.find(what); at != std::string::npos;
-       at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
+  std::string out;
+  std::size_t from = 0;
+  for (std::size_t at = what.empty() ? std::string::npos : text.find(what); at != std::string::npos;
+       at = text.find(what, from)) {
+    out.append(text, from, at - from).append(by);
+    from = at + what.size();
   }
+  text = out.append(text, from);
 }
 
 /// The decoder of a tokenizer.json.
