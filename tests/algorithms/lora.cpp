@@ -27,6 +27,7 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -172,7 +173,7 @@ TEST_CASE("LoRA changes nothing at first, and trains the adapters alone", "[algo
 }
 
 TEST_CASE("a name in a list that no module has is warned of", "[algorithms][lora]") {
-  const tutti_test::Warnings warnings;
+  const Warnings warnings;
   CHECK(adapters({.target_modules = {"q_proj", "v_porj"}}).size() == 2);
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0], ContainsSubstring("names 'v_porj', and no module of the model"));
