@@ -270,7 +270,23 @@ TEST_CASE("a configuration file is read, and the command line has the last word"
   std::ofstream(path) << "max-durations = \"3ep\"\n";
   TrainerOptions other;
   Program wrong{"test", "Tests."};
-  CHECK_THROWS_WITH(wrong.add(other).read({"--config", path}), ContainsSubstring("max-durations"));
+  CHECK_THROWS_WITH(wrong.add(other).read({"--config", path}),
+                    ContainsSubstring("the file has 'max-durations', which is no option"));
+
+  // A member's name, as TrainerOptions has it.
+  std::ofstream(path) << "max_duration = \"4ep\"\n";
+  TrainerOptions dashed;
+  Program likewise{"test", "Tests."};
+  likewise.add(dashed).read({"--config", path});
+  CHECK(dashed.max_duration == Time("4ep"));
+  for (const char* line : {"[optim]\nlr = 1\n", "max-duration 3ep\n", "max_durations = 1\n"}) {
+    INFO(line);
+    std::ofstream(path) << line;
+    TrainerOptions none;
+    Program refused{"test", "Tests."};
+    CHECK_THROWS_WITH(refused.add(none).read({"--config", path}),
+                      ContainsSubstring("--config: the file has"));
+  }
 }
 
 TEST_CASE("a configuration file that is no regular or a huge file is refused at once", "[cli]") {

@@ -185,11 +185,13 @@ struct Kinds {
 // of one option, in a line or in lines apart, and a switch without a value.
 class ConfigFile final : public CLI::ConfigBase {
  public:
-  explicit ConfigFile(std::shared_ptr<const Kinds> kinds) : kinds_(std::move(kinds)) {}
+  ConfigFile(std::shared_ptr<const Kinds> kinds, const CLI::App& app)
+      : kinds_(std::move(kinds)), app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
     std::vector<CLI::ConfigItem> read;
     for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(in)) {
+      name(item);
       const auto known = std::find_if(read.begin(), read.end(), [&](const CLI::ConfigItem& one) {
         return one.fullname() == item.fullname();
       });
@@ -204,6 +206,24 @@ class ConfigFile final : public CLI::ConfigBase {
   }
 
  private:
+  // Members' names have '_' where flags have '-'.
+  void name(CLI::ConfigItem& item) const {
+    const auto is_known = [this](const std::string& flag) {
+      return app_.get_option_no_throw("--" + flag) != nullptr;
+    };
+    if (!is_known(item.name)) {
+      std::string dashed = item.name;
+      std::replace(dashed.begin(), dashed.end(), '_', '-');
+      if (!item.parents.empty() || !is_known(dashed)) {
+        throw CLI::ValidationError("--config",
+                                   "the file has '" + item.fullname() +
+                                       "', which is no option of this program; expected "
+                                       "lines `name = value`, --help lists the names");
+      }
+      item.name = std::move(dashed);
+    }
+  }
+
   void check(const CLI::ConfigItem& item) const {
     if (item.inputs.size() > 1 && !kinds_->lists.contains(item.name)) {
       throw CLI::ValidationError("--" + item.name,
@@ -217,6 +237,7 @@ class ConfigFile final : public CLI::ConfigBase {
   }
 
   std::shared_ptr<const Kinds> kinds_;
+  const CLI::App& app_;
 };
 
 // Why a configuration file cannot be read; empty: it can.
@@ -255,7 +276,7 @@ class Program {
     app_.set_config("--config", "", "a file of options, one `name = value` per line")
         ->take_last()
         ->check(detail::config_problem);
-    app_.config_formatter(std::make_shared<detail::ConfigFile>(kinds_));
+    app_.config_formatter(std::make_shared<detail::ConfigFile>(kinds_, app_));
     app_.allow_config_extras(CLI::config_extras_mode::error);
     app_.add_flag("--print-config", prints_config_,
                   "print all options, as a file for --config, and end")

@@ -160,9 +160,23 @@ TEST_CASE("EarlyStopper warns of a set that was never evaluated", "[callbacks][e
   Trainer trainer{metric_net({0.1}), callback_run::options(2, "1ep"),
                   EarlyStopper{.monitor = "Accuracy", .dataloader_label = "tset"}};
   trainer.fit();
+  CHECK(warnings.texts.empty());  // an evaluation may come yet
+  trainer.close();
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("EarlyStopper: the set \"tset\" has not been evaluated"));
+}
+
+TEST_CASE("EarlyStopper has seen the evaluation with which a run ends",
+          "[callbacks][early_stopper]") {
+  const Warnings warnings;
+  {
+    Trainer trainer{metric_net({0.1}), with_eval("1ba"),
+                    EarlyStopper{.monitor = "Accuracy", .dataloader_label = "test"}};
+    trainer.fit();
+    CHECK(static_cast<bool>(trainer.get<EarlyStopper>().run.best));
+  }
+  CHECK(warnings.texts.empty());
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

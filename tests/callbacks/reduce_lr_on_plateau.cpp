@@ -322,6 +322,7 @@ TEST_CASE("a metric or a set that is not there is told of", "[callbacks][plateau
   const Warnings warnings;
   Trainer trainer{loss_net({0.1}), callback_run::options(2, "1ep"), plateau};
   trainer.fit();
+  trainer.close();
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0], ContainsSubstring("ReduceLROnPlateau: the set \"test\" has not "
                                                   "been evaluated, so nothing could reduce the "

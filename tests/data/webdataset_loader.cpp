@@ -186,6 +186,24 @@ TEST_CASE("WebDatasetLoader: transforms draw the same numbers with any number of
   CHECK(batches(alone, 1) != first);
 }
 
+TEST_CASE("WebDatasetLoader: a damaged tar file is an error behind the batches before it",
+          "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const std::string urls = shards_of(folder, 12, 4);
+  write_bytes(shard_paths(urls)[1], std::string(2048, 'x'));
+  for (const std::int64_t workers : {0, 1, 3}) {
+    INFO(workers);
+    WebDatasetLoader loader(urls, {.batch_size = 2, .num_workers = workers});
+    for (int again = 0; again < 2; ++again) {
+      loader.start(again);
+      CHECK(numbers(loader.next()->inputs()) == Numbers{0, 1});
+      CHECK(numbers(loader.next()->inputs()) == Numbers{2, 3});
+      CHECK_THROWS_WITH(loader.next(), ContainsSubstring("is no tar file"));
+      CHECK(numbers(loader.next()->inputs()) == Numbers{8, 9});
+    }
+  }
+}
+
 TEST_CASE("WebDatasetLoader: errors name the sample, and options are checked",
           "[data][webdataset]") {
   const TemporaryFolder folder;

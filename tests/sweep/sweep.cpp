@@ -122,6 +122,16 @@ TEST_CASE("a grid is run, and its table has the best first", "[sweep]") {
   CHECK(program.begun() == 3);
 }
 
+TEST_CASE("the reason of a refused flag is what comes before the advice to ask for help",
+          "[sweep]") {
+  using tutti::sweep::detail::last_line;
+  CHECK(last_line("a\nno such flag: --lr\nRun with --help for more information.\n") ==
+        "no such flag: --lr");
+  CHECK(last_line("Run with --help for more information.") ==
+        "Run with --help for more information.");
+  CHECK(last_line("a\nb\n\n") == "b");
+}
+
 TEST_CASE("trials that fail are kept with their reason, and the others go on", "[sweep]") {
   const FakeProgram program;
   program.ranges(

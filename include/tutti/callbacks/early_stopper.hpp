@@ -40,6 +40,7 @@ struct EarlyStopper final {
     std::int64_t best_epoch = 0;  ///< when it was seen
     std::int64_t best_batch = 0;  ///< likewise
     bool standalone = false;      ///< in an evaluation outside fit
+    bool ended = false;           ///< a fit came to its end
   } run{};
 
   static constexpr std::string_view name = "EarlyStopper";
@@ -70,7 +71,10 @@ struct EarlyStopper final {
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const;
+  void apply(FitEnd, State&) { run.ended = true; }
+
+  /// Warns of a set that a run which came to its end has never evaluated.
+  void close(const State&) const;
 
   /// Saves the best value and when it was.
   void save(Archive& archive) const;

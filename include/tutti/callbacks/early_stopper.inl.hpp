@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-TUTTI_INLINE void EarlyStopper::apply(FitEnd, State&) const {
-  if (!run.best) {
+TUTTI_INLINE void EarlyStopper::close(const State&) const {
+  if (run.ended && !run.best) {
     detail::warn_of_unseen_set(name, dataloader_label);
   }
 }

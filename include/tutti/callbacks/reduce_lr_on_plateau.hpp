@@ -59,6 +59,7 @@ struct ReduceLROnPlateau final {
     std::int64_t cooldown_left = 0;  ///< looks of the cooldown that are to come
     bool seen = false;               ///< the set has been looked at
     bool standalone = false;         ///< in an evaluation outside fit
+    bool ended = false;              ///< a fit came to its end
   } run{};
 
   static constexpr std::string_view name = "ReduceLROnPlateau";
@@ -92,7 +93,10 @@ struct ReduceLROnPlateau final {
   void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const;
+  void apply(FitEnd, State&) { run.ended = true; }
+
+  /// Warns of a set that a run which came to its end has never evaluated.
+  void close(const State&) const;
 
   /// Saves the best value and the counts; the rates are the optimizer's and the schedule's.
   void save(Archive& archive) const;

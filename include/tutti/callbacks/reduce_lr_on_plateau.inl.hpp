@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-TUTTI_INLINE void ReduceLROnPlateau::apply(FitEnd, State&) const {
-  if (!run.seen) {
+TUTTI_INLINE void ReduceLROnPlateau::close(const State&) const {
+  if (run.ended && !run.seen) {
     detail::warn_of_unseen_set(name, dataloader_label, "reduce the learning rate");
   }
 }

@@ -33,6 +33,7 @@ struct ThresholdStopper final {
   struct Run {
     bool seen = false;        ///< the set has been looked at
     bool standalone = false;  ///< in an evaluation outside fit
+    bool ended = false;       ///< a fit came to its end
   } run{};
 
   static constexpr std::string_view name = "ThresholdStopper";
@@ -59,7 +60,10 @@ struct ThresholdStopper final {
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const;
+  void apply(FitEnd, State&) { run.ended = true; }
+
+  /// Warns of a set that a run which came to its end has never evaluated.
+  void close(const State&) const;
 
  private:
   [[nodiscard]] bool concerns(const State& state) const {
@@ -75,8 +79,8 @@ struct ThresholdStopper final {
 
 namespace tutti {
 
-TUTTI_INLINE void ThresholdStopper::apply(FitEnd, State&) const {
-  if (!run.seen) {
+TUTTI_INLINE void ThresholdStopper::close(const State&) const {
+  if (run.ended && !run.seen) {
     detail::warn_of_unseen_set(name, dataloader_label);
   }
 }

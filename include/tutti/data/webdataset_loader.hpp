@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -95,6 +96,7 @@ class WebDatasetLoader {
                       world_size_,
                       " ranks; set with_epoch, the number of batches that each has in an epoch");
     ahead_.clear();
+    failed_ = nullptr;
     epoch_ = epoch;
     planned_ = 0;
     pass_ = -1;
@@ -105,12 +107,19 @@ class WebDatasetLoader {
   }
 
   /// The next batch, or nothing when the epoch is over.
-  /// Throws c10::Error that names the tar file, the sample and the field when one cannot be read.
+  /// Throws c10::Error that names the tar file, the sample and the field when one cannot be read,
+  /// behind the batches that come before it. A next call goes on behind it.
   std::optional<Batch> next() {
     const std::int64_t workers = options_->num_workers;
     const std::int64_t wanted = std::max<std::int64_t>(workers * options_->prefetch_factor, 1);
-    while (ahead_.size() < wanted) {
-      std::vector<Place> places = plan();
+    while (ahead_.size() < wanted && failed_ == nullptr) {
+      std::vector<Place> places;
+      try {
+        places = plan();
+      } catch (...) {
+        failed_ = std::current_exception();
+        break;
+      }
       if (places.empty()) {
         break;
       }
@@ -119,6 +128,9 @@ class WebDatasetLoader {
         return work();
       }
       ahead_.submit(workers, std::move(work));
+    }
+    if (ahead_.size() == 0 && failed_ != nullptr) {
+      std::rethrow_exception(std::exchange(failed_, nullptr));
     }
     return ahead_.size() > 0 ? std::optional(ahead_.take()) : std::nullopt;
   }
@@ -309,6 +321,7 @@ class WebDatasetLoader {
   std::vector<Place> buffer_;
   Rng rng_;
   detail::Ahead<Batch> ahead_;
+  std::exception_ptr failed_;  // what ended the planning; comes behind what is ahead
 };
 
 }  // namespace tutti::data

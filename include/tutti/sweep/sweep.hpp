@@ -163,10 +163,19 @@ class Sweep {
 
 namespace detail {
 
-// The last line of what a program has said, as one that can be shown and written as UTF-8.
+// The last line of what a program has said, as one that can be shown and written as UTF-8; not the
+// advice with which programs of CLI11 end their reason.
 inline std::string last_line(std::string_view text) {
-  const auto last = text.find_last_not_of(" \t\r\n");
-  text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  const auto trim = [&text] {
+    const auto last = text.find_last_not_of(" \t\r\n");
+    text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  };
+  trim();
+  if (constexpr std::string_view advice = "\nRun with --help for more information.";
+      text.ends_with(advice)) {
+    text.remove_suffix(advice.size());
+    trim();
+  }
   const auto before = text.find_last_of("\r\n");
   text.remove_prefix(before == std::string_view::npos ? 0 : before + 1);
   std::string out;
