@@ -215,8 +215,10 @@ class ConfigFile final : public CLI::ConfigBase {
       std::string dashed = item.name;
       std::replace(dashed.begin(), dashed.end(), '_', '-');
       if (!item.parents.empty() || !is_known(dashed)) {
+        const std::string given =
+            item.name == "++" ? "[" + item.parents.back() + "]" : item.fullname();
         throw CLI::ValidationError("--config",
-                                   "the file has '" + item.fullname() +
+                                   "the file has '" + given +
                                        "', which is no option of this program; expected "
                                        "lines `name = value`, --help lists the names");
       }
