@@ -7,8 +7,8 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <variant>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <sys/stat.h>
