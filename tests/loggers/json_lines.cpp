@@ -1,5 +1,6 @@
 #include <tutti/loggers/json_lines.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
@@ -12,6 +13,8 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/recipe.hpp>
+#include <tutti/loggers/csv.hpp>
+#include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/trainer.hpp>
 
@@ -212,6 +215,29 @@ TEST_CASE("a run that fails says so in its last line, and nothing before it is l
   const auto lines = lines_of(path);
   CHECK_THAT(outline(lines), ContainsSubstring("metrics 1 "));
   CHECK(lines.back()["status"].string() == "failed");
+}
+
+TEST_CASE("a run with autoresume that died before its first checkpoint goes on in its files",
+          "[loggers][resume]") {
+  const TemporaryFolder folder;
+  const auto start = [&](int crash_at, bool autoresume) {
+    tutti::TrainerOptions with = options("4ba");
+    with.run_folder = folder.path().string();
+    with.autoresume = autoresume;
+    tutti::Trainer trainer{tiny::net(),         with,
+                           JSONLinesLogger{},   tutti::CSVLogger{},
+                           tutti::FileLogger{}, Crash{.at = crash_at}};
+    trainer.fit();
+  };
+  CHECK_THROWS_WITH(start(2, true), "crash");
+  const std::string before = read_bytes(folder / "metrics.jsonl");
+  CHECK_THROWS_WITH(start(-1, false), ContainsSubstring("is from an earlier run") &&
+                                          ContainsSubstring("set autoresume"));
+  start(-1, true);
+  CHECK(read_bytes(folder / "metrics.jsonl").starts_with(before));
+  CHECK(lines_of(folder / "metrics.jsonl").back()["status"].string() == "finished");
+  const std::string table = read_bytes(folder / "metrics.csv");
+  CHECK(std::count(table.begin(), table.end(), '\n') == 6);  // the head, and steps 0 to 4, each once
 }
 
 TEST_CASE("a file that cannot be written is refused at once, with the reason", "[loggers]") {
