@@ -237,7 +237,8 @@ TEST_CASE("a run with autoresume that died before its first checkpoint goes on i
   CHECK(read_bytes(folder / "metrics.jsonl").starts_with(before));
   CHECK(lines_of(folder / "metrics.jsonl").back()["status"].string() == "finished");
   const std::string table = read_bytes(folder / "metrics.csv");
-  CHECK(std::count(table.begin(), table.end(), '\n') == 6);  // the head, and steps 0 to 4, each once
+  CHECK(std::count(table.begin(), table.end(), '\n') ==
+        6);  // the head, and steps 0 to 4, each once
 }
 
 TEST_CASE("a file that cannot be written is refused at once, with the reason", "[loggers]") {
