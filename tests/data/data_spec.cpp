@@ -60,6 +60,11 @@ TEST_CASE("a loss is a mean over labels other than -100", "[data]") {
   at::Tensor mask = ids.clone();
   mask.narrow(1, 3, 1).zero_();
   CHECK(spec.num_loss_tokens({{"input_ids", ids}, {"labels", ids}, {"attention_mask", mask}}) == 6);
+  // Of what says the next token the first label is nobody's.
+  CHECK(spec.num_loss_tokens(Batch{{"input_ids", ids}, {"labels", ids}}, /*next=*/true) == 6);
+  CHECK(spec.num_loss_tokens(answers, /*next=*/true) == 2);
+  CHECK(spec.num_loss_tokens(Batch(ids, ids), /*next=*/true) == 6);
+  CHECK(spec.num_loss_tokens(Batch{{"input_ids", ids}}, /*next=*/true) == 8);
 }
 
 TEST_CASE("examples that disagree in number ask for a function", "[data]") {

@@ -3,10 +3,15 @@
 #include <tutti/trainer.hpp>
 
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
+#include <tutti/models/classifier.hpp>
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
@@ -53,6 +58,46 @@ TEST_CASE("indices beyond an embedding are named with the largest", "[train][for
   CHECK_THROWS_WITH(
       train(std::make_shared<Table>(), Batch(at::tensor({0, 3, 7}))),
       ContainsSubstring("those of the inputs are 0 to 7") && ContainsSubstring("vocab_size"));
+  CHECK_THROWS_WITH(
+      train(std::make_shared<Table>(), Batch{{"input_ids", at::tensor({0, 3, 7})},
+                                             {"position_ids", at::arange(3)}}),
+      ContainsSubstring("inputs are 0 to 7, position_ids are 0 to 2: compare"));
+  CHECK_THROWS_WITH(train(std::make_shared<Table>(), Batch(at::ones({3}))),
+                    ContainsSubstring("The inputs are Float[3]; what an embedding looks up are "
+                                      "int64 numbers"));
+}
+
+TEST_CASE("a loss that fails is told with what it was computed of", "[train][forward]") {
+  const auto net = [] {
+    return tutti::Classifier{torch::nn::Linear(4, 2), {.num_classes = 2}};
+  };
+  const at::Tensor x = at::ones({3, 4});
+  CHECK_THROWS_WITH(train(net(), Batch(x, at::tensor({0, 5, 1}))),
+                    ContainsSubstring("outputs, outputs Float[3, 2], and the batch") &&
+                        ContainsSubstring("The targets are 0 to 5; a class is a number"));
+}
+
+TEST_CASE("a loss that trains nothing is refused with the reason", "[train][forward]") {
+  struct Odd : torch::nn::Module {
+    explicit Odd(std::string what) : kind(std::move(what)) {
+      scale = register_parameter("scale", at::ones({1}));
+    }
+    tutti::Outputs forward(const Batch& batch) { return scale * batch.inputs(); }
+    tutti::Loss loss(const tutti::Outputs& outputs, const Batch&) {
+      const at::Tensor loss = outputs.tensor().sum();
+      return kind == "undefined" ? at::Tensor()
+             : kind == "integer" ? loss.to(at::kLong)
+                                 : loss.detach();
+    }
+    std::string kind;
+    at::Tensor scale;
+  };
+  const auto with = [](const char* kind) {
+    return [kind] { train(std::make_shared<Odd>(kind), Batch(at::ones({3}))); };
+  };
+  CHECK_THROWS_WITH(with("undefined")(), ContainsSubstring("loss has \"total\", an undefined tensor"));
+  CHECK_THROWS_WITH(with("integer")(), ContainsSubstring("loss is Long, expected floating point"));
+  CHECK_THROWS_WITH(with("detached")(), ContainsSubstring("needs no gradient, so that nothing"));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

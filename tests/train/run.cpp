@@ -1,6 +1,7 @@
 #include <tutti/train/run.hpp>
 
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -88,6 +89,18 @@ TEST_CASE("a schedule multiplies the learning rates that were bound, of every gr
   CHECK(bench.rates() == Rates{2, 4, 6});
   bench.run.bind_schedule(bench.state);
   CHECK(bench.state.initial_lrs == Rates{2, 4, 6});
+}
+
+TEST_CASE("a schedule that gives no factor is refused", "[train][run]") {
+  for (const double alpha : {-1.0, std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()}) {
+    Bench bench;
+    bench.run.bind_schedule(bench.state);
+    bench.run.schedule = [alpha](const Progress&, double) { return alpha; };
+    CHECK_THROWS_WITH(bench.run.step_schedule(bench.state, bench.state.timestamp),
+                      ContainsSubstring("at batch 4, by which learning rates are multiplied"));
+    CHECK(bench.rates() == Rates{1, 2, 3});
+  }
 }
 
 TEST_CASE("a schedule is computed for now, or for another moment, which is remembered",

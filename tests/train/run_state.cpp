@@ -78,6 +78,12 @@ struct Used final {
   void apply(BatchStart, const State& state) { rates.push_back(lr(state)); }
 };
 
+// What the metrics of training are where an epoch ends.
+struct SeenAtEpochEnd final {
+  std::vector<MetricValues> values{};
+  void apply(EpochEnd, const State& state) { values.push_back(state.train_metric_values); }
+};
+
 }  // namespace
 
 TEST_CASE("time, seed and momentum come back, and the rank's own seed follows",
@@ -231,6 +237,30 @@ TEST_CASE("a run that goes on inside an epoch with other batches says where",
   CHECK(notes({loader(4), {.batch_transform = [](Batch b) { return b; }}}, 3, 18).empty());
 }
 
+TEST_CASE("a run that goes on inside an epoch of other data says so", "[train][run_state]") {
+  const auto notes = [](std::int64_t now, std::int64_t batches) {
+    const auto loader = [](std::int64_t examples) {
+      return TensorLoader{at::ones({examples, 4}), at::ones({examples, 2}), {.batch_size = 2}};
+    };
+    Bench before;
+    before.state.timestamp.batch = before.state.timestamp.batch_in_epoch = batches;
+    before.state.timestamp.sample_in_epoch = batches * 2;
+    before.state.train_dataloader_len = 8;
+    Bench after;
+    after.run.train = loader(now * 2);
+    after.state.train_dataloader_len = now;
+    return after.load(before.saved()).report.notes;
+  };
+  CHECK(notes(8, 3).empty());
+  CHECK(notes(5, 0).empty());
+  REQUIRE(notes(5, 3).size() == 1);
+  CHECK_THAT(notes(5, 3).front(),
+             ContainsSubstring("after batch 3 of an epoch that had 8 and has 5 now") &&
+                 ContainsSubstring("goes on behind as many batches"));
+  REQUIRE(notes(3, 3).size() == 1);
+  CHECK_THAT(notes(3, 3).front(), ContainsSubstring("nothing is left of this epoch"));
+}
+
 TEST_CASE("a run that goes on with longer or shorter epochs says where its schedule stands",
           "[train][run_state]") {
   const auto notes = [](std::int64_t length, bool scheduled) {
@@ -322,6 +352,31 @@ TEST_CASE("metrics are saved when asked for", "[train][run_state]") {
   Trainer<Used> resumed(std::make_shared<Measured>(), rest);
   CHECK(resumed.state().eval_metric_values == values);
   CHECK(resumed.state().train_metric_values == trainer.state().train_metric_values);
+}
+
+TEST_CASE("an epoch that ends behind a checkpoint ends with its metrics", "[train][run_state]") {
+  const TemporaryFolder folder;
+  TrainerOptions first = options();
+  first.train = tiny::batches(4);
+  first.max_duration = "2ep";
+  first.save_folder = folder.path().string();
+  first.save_interval = "1ba";
+  first.save_num_checkpoints_to_keep = -1;
+  Trainer<SeenAtEpochEnd> whole(std::make_shared<Measured>(), first);
+  whole.fit();
+  const auto& expected = whole.get<SeenAtEpochEnd>().values;
+  REQUIRE(expected.size() == 2);
+  REQUIRE(expected[0].count("MSE") == 1);
+  TrainerOptions rest = first;
+  rest.save_folder = "";
+  rest.load_path = (folder / "ep0-ba4").string();
+  Trainer<SeenAtEpochEnd> resumed(std::make_shared<Measured>(), rest);
+  const Warnings warnings;
+  resumed.fit();
+  CHECK(resumed.get<SeenAtEpochEnd>().values == expected);
+  for (const std::string& each : warnings.texts) {
+    CHECK_THAT(each, !ContainsSubstring("no batch has come"));
+  }
 }
 
 TEST_CASE("what evaluations gave comes back in any case", "[train][run_state]") {

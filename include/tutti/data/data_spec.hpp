@@ -84,16 +84,21 @@ class DataSpec {
   }
 
   /// Those of a batch that its loss is a mean of. Without num_tokens: where "labels" (int64, at
-  /// least two dimensions) say -100 for some, all others; else every token.
-  [[nodiscard]] std::int64_t num_loss_tokens(const Batch& batch) const {
-    if (hooks.num_tokens || !batch.contains("labels")) {
+  /// least two dimensions) say -100 for some, all others; else every token. next: the model says
+  /// of each token which comes next, so that the first label of each row has nobody to say it.
+  [[nodiscard]] std::int64_t num_loss_tokens(const Batch& batch, bool next = false) const {
+    if (hooks.num_tokens || !(next ? batch.has_targets() : batch.contains("labels"))) {
       return num_tokens(batch).loss_generating;
     }
-    const at::Tensor& labels = batch.at("labels");
-    const bool is_text = labels.scalar_type() == at::kLong && labels.dim() >= 2;
-    const std::int64_t read =
-        is_text ? labels.numel() - labels.eq(-100).sum().item<std::int64_t>() : 0;
-    return is_text && read < labels.numel() ? read : batch.num_tokens();
+    const at::Tensor& labels = next ? batch.targets() : batch.at("labels");
+    if (labels.scalar_type() != at::kLong || labels.dim() < 2) {
+      return batch.num_tokens();
+    }
+    if (next) {
+      return labels.slice(1, 1).ne(-100).sum().item<std::int64_t>();
+    }
+    const std::int64_t read = labels.numel() - labels.eq(-100).sum().item<std::int64_t>();
+    return read < labels.numel() ? read : batch.num_tokens();
   }
 
   /// The batch as training sees it, on the host.

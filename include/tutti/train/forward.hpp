@@ -23,11 +23,17 @@ namespace tutti::train {
 /// alone.
 void advise(c10::Error& error, const State& state, const std::function<void()>& forward);
 
+/// Says beside an error of a loss what it was computed of, and what is likely wrong with targets.
+void advise_loss(c10::Error& error, const State& state);
+
 /// The outputs for state.batch.
 Outputs forward(const State& state);
 
 /// The outputs for state.batch in evaluation.
 Outputs eval_forward(const State& state);
+
+/// The loss of state.outputs.
+Loss loss(const State& state);
 
 /// The outputs and the loss for state.batch at once, where the model has them so.
 std::optional<std::pair<Outputs, Loss>> forward_and_loss(const State& state);

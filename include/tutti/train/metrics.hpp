@@ -91,8 +91,11 @@ class MetricSet {
     for (auto& entry : entries_) {
       entry.metric->reset();
     }
-    updated_ = false;
+    updated_ = has_values_ = false;
   }
+
+  /// The values of a checkpoint, which has no counts, stand until a batch comes.
+  void take_values() { has_values_ = true; }
 
   /// What the metrics have counted, which later batches leave alone.
   [[nodiscard]] std::vector<std::vector<at::Tensor>> counts() const;
@@ -108,7 +111,8 @@ class MetricSet {
   void update(const AnyModel& model, const Batch& batch, const Outputs& outputs);
 
   /// The values over all ranks' batches, kept in `values` and logged at the present step, as are
-  /// the tables. Warns when no batch has come to this rank since reset().
+  /// the tables. Where no batch has come to this rank since reset(): logs a checkpoint's values
+  /// again, or warns.
   void compute(dist::Communicator& communicator, const State& state, MetricValues& values) const;
 
   /// Saves the counts over all ranks' batches and the last values; a collective.
@@ -146,7 +150,8 @@ class MetricSet {
   static std::string list(const Metrics& metrics);
 
   std::vector<Entry> entries_;
-  bool updated_ = false;  // since reset()
+  bool updated_ = false;     // since reset()
+  bool has_values_ = false;  // a checkpoint's
   std::string prefix_;
 };
 

@@ -62,6 +62,12 @@ TUTTI_INLINE void MetricSet::compute(dist::Communicator& communicator, const Sta
                                      MetricValues& values) const {
   const c10::AutoGradMode no_grad(false);
   if (!updated_ && !entries_.empty()) {
+    if (has_values_) {
+      for (const auto& [name, value] : values) {
+        state.log_metrics({{prefix_ + name, value}});
+      }
+      return;
+    }
     TORCH_WARN(prefix_, entries_.front().name,
                " and what stands beside it is computed, and no batch has come to it: the value "
                "says nothing; give the loader data, on every rank");

@@ -3,6 +3,8 @@
 
 #include <tutti/train/run.hpp>
 
+#include <cmath>
+
 namespace tutti::train {
 
 // The group's own schedule; null: it has none.
@@ -46,12 +48,27 @@ TUTTI_INLINE void Run::warn_of_schedules(const State& state) const {
   }
 }
 
+namespace detail {
+
+// What a schedule says for now. Throws c10::ValueError unless learning rates can be multiplied by
+// it.
+TUTTI_INLINE double multiplier(const Schedule& schedule, const Progress& now, double ratio) {
+  const double out = schedule(now, ratio);
+  TUTTI_CHECK_VALUE(out >= 0 && std::isfinite(out), "the schedule gives ", out, " at batch ",
+                    now.timestamp.batch,
+                    ", by which learning rates are multiplied, expected a number of 0 or more; "
+                    "correct the schedule");
+  return out;
+}
+
+}  // namespace detail
+
 TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
   scheduled_at = at;
   Progress progress = state.progress();
   progress.timestamp = at;
   if (schedule) {
-    set_learning_rates(state, schedule(progress, scale_schedule_ratio));
+    set_learning_rates(state, detail::multiplier(schedule, progress, scale_schedule_ratio));
   }
   std::size_t i = 0;  // over all optimizers, as initial_lrs are
   for (std::size_t one = 0; one < state.optimizers.size(); ++one) {
@@ -63,7 +80,8 @@ TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
         TUTTI_CHECK(i < state.initial_lrs.size(),
                     "a parameter group was added to an optimizer after its learning rates were "
                     "bound; add groups before fit()");
-        group.options().set_lr(state.initial_lrs[i] * (*with)(progress, scale_schedule_ratio));
+        group.options().set_lr(state.initial_lrs[i] *
+                               detail::multiplier(*with, progress, scale_schedule_ratio));
       }
       ++i;
     }

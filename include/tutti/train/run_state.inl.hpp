@@ -108,21 +108,33 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
 }
 
 // What State::metric() tells of an evaluation, and of which batch that is.
+TUTTI_INLINE void save_values(const MetricValues& values, Archive& out) {
+  std::vector<std::string> names;
+  std::vector<double> numbers;
+  for (const auto& [name, value] : values) {
+    names.push_back(name);
+    numbers.push_back(value);
+  }
+  out.put("names", names);
+  out.put("values", numbers);
+}
+
+TUTTI_INLINE void load_values(const Archive& saved, MetricValues& values) {
+  const auto names = saved.get<std::vector<std::string>>("names");
+  const auto numbers = saved.get<std::vector<double>>("values");
+  for (std::size_t i = 0; i < std::min(names.size(), numbers.size()); ++i) {
+    values[names[i]] = numbers[i];
+  }
+}
+
 TUTTI_INLINE void save_values(const State& state, const EvalSet& set, Archive& archive) {
   const auto values = state.eval_metric_values.find(set.label);
   if (values == state.eval_metric_values.end()) {
     return;
   }
-  std::vector<std::string> names;
-  std::vector<double> numbers;
-  for (const auto& [name, value] : values->second) {
-    names.push_back(name);
-    numbers.push_back(value);
-  }
   Archive& out = archive.child("eval_metric_values").child(set.label);
   out.put("batch", set.evaluated_at);
-  out.put("names", names);
-  out.put("values", numbers);
+  save_values(values->second, out);
 }
 
 TUTTI_INLINE void load_values(State& state, EvalSet& set, const Archive& archive) {
@@ -132,12 +144,7 @@ TUTTI_INLINE void load_values(State& state, EvalSet& set, const Archive& archive
   }
   const Archive& saved = archive.child(path);
   set.evaluated_at = saved.get<std::int64_t>("batch");
-  const auto names = saved.get<std::vector<std::string>>("names");
-  const auto numbers = saved.get<std::vector<double>>("values");
-  MetricValues& values = state.eval_metric_values[set.label];
-  for (std::size_t i = 0; i < std::min(names.size(), numbers.size()); ++i) {
-    values[names[i]] = numbers[i];
-  }
+  load_values(saved, state.eval_metric_values[set.label]);
 }
 
 // Examples of all ranks in a batch, as the loaders make them; 0: unknown.
@@ -152,6 +159,9 @@ TUTTI_INLINE void save_global_batch(const State& state, const Run& run, Archive&
     archive.put("global_batch/size", size);
     archive.put("global_batch/ranks", std::int64_t{dist::data_ranks(state)});
     archive.put("global_batch/given", run.train.loader.given_batch_size());
+  }
+  if (state.train_dataloader_len >= 0) {
+    archive.put("train_dataloader_len", state.train_dataloader_len);
   }
 }
 
@@ -218,7 +228,8 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
 }
 
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
-TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
+TUTTI_INLINE void note_other_batches(const State& state, const Run& run,
+                                     std::int64_t length_before, RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
   const std::int64_t length = state.train_dataloader_len;
   if (length > 0 && now.batch_in_epoch == 0 && now.batch != now.epoch * length &&
@@ -234,6 +245,16 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoad
     return;  // examples are counted in another way than the loader's
   }
   const std::int64_t size = global_batch_size(state, run);
+  if (length > 0 && length_before > 0 && length != length_before && now.batch_in_epoch > 0 &&
+      now.sample_in_epoch == now.batch_in_epoch * size) {
+    report.notes.push_back(
+        "the checkpoint is after batch " + std::to_string(now.batch_in_epoch) +
+        " of an epoch that had " + std::to_string(length_before) + " and has " +
+        std::to_string(length) + " now, so the data are others; " +
+        (now.batch_in_epoch < length ? "the epoch goes on behind as many batches of these"
+                                     : "nothing is left of this epoch, and the next begins") +
+        ". Resume from the end of an epoch, or give the data that the run had");
+  }
   if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
       now.sample_in_epoch == now.batch_in_epoch * size ||
       now.sample_in_epoch >= run.train.loader.dataset_size()) {
@@ -297,6 +318,9 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
       archive.child("postponed_evaluations").put(set.label, set.postponed_at);
     }
   }
+  if (!state.train_metric_values.empty()) {
+    detail::save_values(state.train_metric_values, archive.child("train_metric_values"));
+  }
   for (const EvalSet& set : run.evals) {
     detail::save_values(state, set, archive);
   }
@@ -341,7 +365,8 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     if (archive.contains("global_batch/size")) {
       detail::keep_global_batch(state, run, archive, report);
     }
-    detail::note_other_batches(state, run, report);
+    detail::note_other_batches(state, run,
+                               archive.get_or<std::int64_t>("train_dataloader_len", -1), report);
   }
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
@@ -360,6 +385,10 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   }
   if (run.best && has("best")) {
     run.best->load(archive.child("best"));
+  }
+  if (archive.contains("train_metric_values")) {
+    detail::load_values(archive.child("train_metric_values"), state.train_metric_values);
+    run.train_metrics.take_values();
   }
   if (archive.contains("train_metrics")) {
     run.train_metrics.load(state, archive.child("train_metrics"), state.train_metric_values);

@@ -73,6 +73,15 @@ at::Tensor mean_over_ranks(at::Tensor loss, const State& state);
 // when some have more microbatches than others where ranks meet in every one.
 double mean_weight(double weight, std::size_t microbatches, const State& state, const Run& run);
 
+// How many tokens this batch's loss is a mean of.
+std::int64_t num_loss_tokens(const Batch& batch, const State& state, const Run& run);
+
+// Throws c10::Error: this loss, which needs no gradient, trains nothing.
+void refuse_loss(const State& state);
+
+// The losses with 0 for NaN: means of nothing.
+Loss without_nan(Loss loss);
+
 // Adds the losses of a microbatch to those of the batch.
 void add_losses(State& state, double share);
 void add_loss(at::Tensor& sum, const at::Tensor& loss, double share);
@@ -318,7 +327,7 @@ class Step {
   }
 
   double weight(const Batch& batch) const {
-    return static_cast<double>(run_.weigh_by_tokens ? run_.train.num_loss_tokens(batch)
+    return static_cast<double>(run_.weigh_by_tokens ? detail::num_loss_tokens(batch, state_, run_)
                                                     : run_.train.num_samples(batch));
   }
 
@@ -334,8 +343,13 @@ class Step {
     return detail::mean_weight(total, parts_.size(), state_, run_);
   }
 
+  // 0: the loss of this microbatch is a mean of nothing.
   double share(const Batch& part, double total) const {
-    return parts_.size() == 1 && state_.world_size == 1 ? 1 : weight(part) / total;
+    if (parts_.size() == 1 && state_.world_size == 1) {
+      return 1;
+    }
+    const double own = weight(part);
+    return own == 0 ? 0 : own / total;
   }
 
   void microbatch(const Batch& part, double share, bool report) {
@@ -343,6 +357,7 @@ class Step {
       run_.parallel->before_forward(state_.is_last_microbatch);
     }
     state_.batch = run_.train.transform_microbatch(transfer_(part));
+    counts_ = share != 0;
     const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
     listens_ = report && !run_.graphs && state_.logger.wants_metrics();
@@ -423,19 +438,22 @@ class Step {
     if constexpr (requires { engine_.loss(state_); }) {
       return engine_.loss(state_);
     } else {
-      return state_.task.loss(state_.outputs, state_.batch);
+      return train::loss(state_);
     }
   }
   void model_loss() {
     const auto low = state_.autocast();
-    take_loss(state_.task.loss(state_.outputs, state_.batch));
+    take_loss(train::loss(state_));
   }
   void take_loss(Loss loss) {
-    state_.loss_parts = std::move(loss);
+    state_.loss_parts = counts_ ? std::move(loss) : detail::without_nan(std::move(loss));
     state_.loss = state_.loss_parts.total();
   }
 
   void backward(double share) {
+    if (!state_.loss.requires_grad()) {
+      detail::refuse_loss(state_);
+    }
     at::Tensor total = share == 1 ? state_.loss : state_.loss.mul(share);
     if (run_.scaler) {
       total = run_.scaler->scale(total);
@@ -482,6 +500,7 @@ class Step {
   std::shared_ptr<torch::optim::Optimizer> asked_;
   bool calls_ = false;    // that one calls a closure
   bool listens_ = false;  // to log(), in this microbatch
+  bool counts_ = true;    // this microbatch has what its loss is a mean of
   bool own_way_ = false;  // it does, or several take turns
   Graphed<Engine, Step> graphed_;
   detail::OptimizerStep<Engine, detail::may_fold<Engine>> optimizer_step_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tutti/dist/flight_recorder.hpp>
+#include <tutti/models/causal_lm.hpp>
 #include <tutti/train/step.hpp>
 
 #include <algorithm>
@@ -55,6 +56,28 @@ TUTTI_INLINE at::Tensor mean_over_ranks(at::Tensor loss, const State& state) {
     const dist::CallPurpose mean("the loss");
     loss = loss.div(state.world_size);
     state.communicator->all_reduce(loss, dist::ReduceOp::sum);
+  }
+  return loss;
+}
+
+TUTTI_INLINE std::int64_t num_loss_tokens(const Batch& batch, const State& state, const Run& run) {
+  const auto* const next = dynamic_cast<const models::CausalLanguageModel*>(state.model.get());
+  return run.train.num_loss_tokens(batch, next != nullptr);
+}
+
+TUTTI_INLINE void refuse_loss(const State& state) {
+  TUTTI_CHECK(at::isFloatingType(state.loss.scalar_type()), "the model's loss is ",
+              state.loss.scalar_type(), ", expected floating point, which has gradients");
+  TUTTI_CHECK(false,
+              "the model's loss needs no gradient, so that nothing can be trained: no parameter "
+              "that requires a gradient has a part in it, or forward() or loss() detach it "
+              "(detach(), item(), argmax(), a NoGradGuard); freeze fewer parameters, or compute "
+              "the loss of the outputs themselves");
+}
+
+TUTTI_INLINE Loss without_nan(Loss loss) {
+  for (auto& [name, part] : loss) {
+    part = part.nan_to_num(0.0);
   }
   return loss;
 }

@@ -55,6 +55,8 @@ TEST_CASE("what is no regular file is refused at once, and in words", "[core]") 
   CHECK(problem_of(folder.path().string()) == "it is a folder, not a regular file");
   CHECK(problem_of("/dev/zero") == "it is a device, not a regular file");
   CHECK(problem_of((folder / "none").string()) == "No such file or directory");
+  CHECK(problem_of((folder / "none/a").string()) ==
+        "No such file or directory; there is no folder '" + (folder / "none").string() + "'");
   CHECK(open_regular_file(pipe).descriptor == -1);
 }
 

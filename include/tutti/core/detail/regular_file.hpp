@@ -50,6 +50,20 @@ TUTTI_INLINE const char* file_kind(unsigned mode) {
                           : "a device";
 }
 
+// Why a file could not be opened, with the folder of it that is not there.
+TUTTI_INLINE std::string open_problem(const std::string& path, int reason) {
+  std::string out = std::strerror(reason);
+  const std::size_t slash = path.rfind('/');
+  if (reason == ENOENT && slash != std::string::npos && slash > 0) {
+    const std::string folder = path.substr(0, slash);
+    struct stat facts{};
+    if (::stat(folder.c_str(), &facts) != 0) {
+      out += "; there is no folder '" + folder + "'";
+    }
+  }
+  return out;
+}
+
 TUTTI_INLINE RegularFile open_regular_file(const std::string& path) {
   RegularFile out;
   do {
@@ -57,7 +71,7 @@ TUTTI_INLINE RegularFile open_regular_file(const std::string& path) {
   } while (out.descriptor < 0 && errno == EINTR);
   struct stat facts{};
   if (out.descriptor < 0 || ::fstat(out.descriptor, &facts) != 0) {
-    out.problem = std::strerror(errno);
+    out.problem = open_problem(path, errno);
   } else if (!S_ISREG(facts.st_mode)) {
     out.problem = std::string("it is ") + file_kind(facts.st_mode) + ", not a regular file";
   } else {
