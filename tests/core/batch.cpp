@@ -50,6 +50,8 @@ TEST_CASE("named tensors keep the order in which they were put in", "[core][batc
 
 TEST_CASE("asking for a name that is missing says which there are", "[core][batch]") {
   const NamedTensors tensors{{"x", numbers(1)}, {"y", numbers(1)}};
+  CHECK(tensors["y"].is_same(tensors.at("y")));
+  CHECK_THROWS_WITH(tensors["z"], ContainsSubstring("no tensor is called \"z\""));
   CHECK_THROWS_WITH(tensors.at("z"),
                     ContainsSubstring("no tensor is called \"z\"; there are: x, y"));
   CHECK_THROWS_WITH(NamedTensors{}.at("z"), ContainsSubstring("there are: (none)"));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -25,6 +26,7 @@
 #include "support/out_of_memory.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -168,6 +170,23 @@ TEST_CASE("rank body: an optimizer with a closure", "[.rank]") {
   check_close(parts, one, 4);
 }
 
+TEST_CASE("rank body: loaders of several lengths", "[.rank]") {
+  TrainerOptions with = options(24, 6);
+  with.train = tiny::batches(3 + dist::rank());
+  with.max_duration = "1ep";
+  Trainer<> trainer{tiny::net(1), with};
+  const Warnings warnings;
+  trainer.fit();
+  CHECK(trainer.state().timestamp.batch == 3);
+  const auto left =
+      std::count_if(warnings.texts.begin(), warnings.texts.end(), [](const std::string& each) {
+        return each.find(
+                   "epoch 0 ends after 3 batches, since another rank has no more: what rank "
+                   "1 has left") != std::string::npos;
+      });
+  CHECK(left == dist::rank());
+}
+
 TEST_CASE("rank body: exact evaluation", "[.rank]") {
   at::manual_seed(11);
   const at::Tensor x = at::randn({11, 4});
@@ -277,6 +296,10 @@ TEST_CASE("two ranks evaluate a closure as often as each other, and train as one
 
 TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: one drawn seed orders the data of all ranks") == all_passed);
+}
+
+TEST_CASE("a rank that has batches left where an epoch ends says so", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: loaders of several lengths") == all_passed);
 }
 
 TEST_CASE("two ranks evaluate the averages of rank 0's buffers", "[dist][trainer][nccl]") {

@@ -84,7 +84,8 @@ std::pair<double, at::Tensor> after_a_step(const tutti::Batch& batch, std::int64
 
 TEST_CASE("by tokens microbatches of texts of several lengths weigh what their losses are means of",
           "[models]") {
-  for (const auto& lengths : {std::vector<std::int64_t>{2, 2, 12, 12}, {1, 12, 7, 3}, {1, 1, 9, 4}}) {
+  for (const auto& lengths :
+       {std::vector<std::int64_t>{2, 2, 12, 12}, {1, 12, 7, 3}, {1, 1, 9, 4}}) {
     const auto whole = after_a_step(texts(lengths), 4);
     for (const std::int64_t size : {1, 2, 3}) {
       const auto parts = after_a_step(texts(lengths), size);

@@ -77,6 +77,17 @@ TEST_CASE("a copy of a schedule is the same schedule, not one around it", "[opti
   CHECK_THAT(copy.notice(progress_at(0, "4ep", 10)), ContainsSubstring("there is no warmup"));
 }
 
+TEST_CASE("a warmup that is longer than the run is noticed", "[optim][schedule]") {
+  const auto notice = [](Time warmup, Progress progress) {
+    return Schedule(ConstantWithWarmup{.t_warmup = warmup}).notice(progress);
+  };
+  CHECK(notice("40ba", progress_at(0, "4ep", 10)).empty());
+  CHECK(notice("41ba", progress_at(0, "4ep", -1)).empty());  // nobody knows
+  CHECK_THAT(notice("41ba", progress_at(0, "4ep", 10)),
+             ContainsSubstring("t_warmup of 41ba is longer than the run of 4ep"));
+  CHECK_THAT(notice("5ep", progress_at(0, "4ep", 10)), ContainsSubstring("longer than the run"));
+}
+
 TEST_CASE("a schedule says what its own notice says, and else nothing", "[optim][schedule]") {
   const Schedule wordy = Wordy{};
   CHECK(wordy.notice(Progress{}).empty());

@@ -58,19 +58,16 @@ TEST_CASE("indices beyond an embedding are named with the largest", "[train][for
   CHECK_THROWS_WITH(
       train(std::make_shared<Table>(), Batch(at::tensor({0, 3, 7}))),
       ContainsSubstring("those of the inputs are 0 to 7") && ContainsSubstring("vocab_size"));
-  CHECK_THROWS_WITH(
-      train(std::make_shared<Table>(), Batch{{"input_ids", at::tensor({0, 3, 7})},
-                                             {"position_ids", at::arange(3)}}),
-      ContainsSubstring("inputs are 0 to 7, position_ids are 0 to 2: compare"));
+  CHECK_THROWS_WITH(train(std::make_shared<Table>(), Batch{{"input_ids", at::tensor({0, 3, 7})},
+                                                           {"position_ids", at::arange(3)}}),
+                    ContainsSubstring("inputs are 0 to 7, position_ids are 0 to 2: compare"));
   CHECK_THROWS_WITH(train(std::make_shared<Table>(), Batch(at::ones({3}))),
                     ContainsSubstring("The inputs are Float[3]; what an embedding looks up are "
                                       "int64 numbers"));
 }
 
 TEST_CASE("a loss that fails is told with what it was computed of", "[train][forward]") {
-  const auto net = [] {
-    return tutti::Classifier{torch::nn::Linear(4, 2), {.num_classes = 2}};
-  };
+  const auto net = [] { return tutti::Classifier{torch::nn::Linear(4, 2), {.num_classes = 2}}; };
   const at::Tensor x = at::ones({3, 4});
   CHECK_THROWS_WITH(train(net(), Batch(x, at::tensor({0, 5, 1}))),
                     ContainsSubstring("outputs, outputs Float[3, 2], and the batch") &&
@@ -95,7 +92,8 @@ TEST_CASE("a loss that trains nothing is refused with the reason", "[train][forw
   const auto with = [](const char* kind) {
     return [kind] { train(std::make_shared<Odd>(kind), Batch(at::ones({3}))); };
   };
-  CHECK_THROWS_WITH(with("undefined")(), ContainsSubstring("loss has \"total\", an undefined tensor"));
+  CHECK_THROWS_WITH(with("undefined")(),
+                    ContainsSubstring("loss has \"total\", an undefined tensor"));
   CHECK_THROWS_WITH(with("integer")(), ContainsSubstring("loss is Long, expected floating point"));
   CHECK_THROWS_WITH(with("detached")(), ContainsSubstring("needs no gradient, so that nothing"));
 }

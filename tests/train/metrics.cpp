@@ -192,6 +192,16 @@ TEST_CASE("a value of no batch is warned of", "[train][metrics]") {
   CHECK(warnings.texts.empty());
 }
 
+TEST_CASE("a metric that lacks its targets is named, with who can say what it sees",
+          "[train][metrics]") {
+  const Bench bench;
+  MetricSet set(sums({"Sum"}), {}, "metrics/test/");
+  const Batch batch(at::ones({1}));
+  CHECK_THROWS_WITH(set.update(bench.model, batch, bench.model.forward(batch)),
+                    ContainsSubstring("This is the metric metrics/test/Sum") &&
+                        ContainsSubstring("update_metric(batch, outputs, metric)"));
+}
+
 TEST_CASE("every use of the model's metrics counts for itself", "[train][metrics]") {
   Bench bench;
   const Metrics metrics = sums({"Sum"});

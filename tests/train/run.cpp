@@ -92,8 +92,8 @@ TEST_CASE("a schedule multiplies the learning rates that were bound, of every gr
 }
 
 TEST_CASE("a schedule that gives no factor is refused", "[train][run]") {
-  for (const double alpha : {-1.0, std::numeric_limits<double>::quiet_NaN(),
-                             std::numeric_limits<double>::infinity()}) {
+  for (const double alpha :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     Bench bench;
     bench.run.bind_schedule(bench.state);
     bench.run.schedule = [alpha](const Progress&, double) { return alpha; };

@@ -37,6 +37,8 @@ class NamedTensors {
 
   /// The tensor called `name`, added (undefined) when there is none.
   at::Tensor& operator[](std::string_view name);
+  /// Where nothing can be added: at(name).
+  [[nodiscard]] const at::Tensor& operator[](std::string_view name) const { return at(name); }
 
   /// Some tensor is called `name`.
   [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }

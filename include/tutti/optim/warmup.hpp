@@ -36,6 +36,14 @@ inline std::string as_written(Time time, const Progress& progress) {
          (time.is_fraction() ? " of a run of " + to_string(progress.max_duration) : std::string());
 }
 
+/// The run's length, in batches where that is asked for and known; else as it was given.
+inline Time length_in(TimeUnit unit, const Progress& progress) {
+  const Time max = progress.max_duration;
+  return unit == TimeUnit::batch && max.unit() == TimeUnit::epoch && progress.dataloader_len > 0
+             ? Time::batches(max.count()) * progress.dataloader_len
+             : max;
+}
+
 /// Refuses a warmup and a `t_max` (both converted) that do not fit each other or the run; messages
 /// have them as they were given.
 inline void check_warmup(Time warmup, Time t_max, Time given_warmup, Time given_max,
@@ -48,11 +56,7 @@ inline void check_warmup(Time warmup, Time t_max, Time given_warmup, Time given_
                                 "; give both in the same unit, or t_warmup as a dur, like 0.1dur.");
   }
   const Time max = progress.max_duration;
-  Time needed = max;
-  if (t_max.unit() == TimeUnit::batch && max.unit() == TimeUnit::epoch &&
-      progress.dataloader_len > 0) {
-    needed = Time::batches(max.count()) * progress.dataloader_len;
-  }
+  const Time needed = length_in(t_max.unit(), progress);
   if (max && t_max.unit() == needed.unit() && t_max < needed) {
     throw std::invalid_argument(std::string("schedule: ") + name + " ends at t_max = " +
                                 to_string(given_max) + ", before the run does at " +
@@ -76,12 +80,19 @@ inline double ratio_after_warmup(Time t_warmup, Time t_max, const Progress& prog
 inline std::string warmup_notice(Time t_warmup, bool scale, const Progress& progress, double ssr,
                                  const char* name) {
   const Time converted = convert(t_warmup, progress, scale ? ssr : 1.0);
-  return converted > 0
-             ? std::string()
-             : std::string("schedule: ") + name + "'s t_warmup of " + to_string(t_warmup) + " is " +
-                   to_string(converted) +
-                   " once converted to whole units, so there is no warmup; a dur may be too "
-                   "small a part of this run.";
+  const std::string what =
+      std::string("schedule: ") + name + "'s t_warmup of " + to_string(t_warmup) + " is ";
+  if (!(converted > 0)) {
+    return what + to_string(converted) +
+           " once converted to whole units, so there is no warmup; a dur may be too small a part "
+           "of this run.";
+  }
+  const Time length = length_in(converted.unit(), progress);
+  if (length && length.unit() == converted.unit() && converted > length) {
+    return what + "longer than the run of " + to_string(progress.max_duration) +
+           ", so the learning rate never comes to its peak; make the warmup shorter.";
+  }
+  return {};
 }
 
 }  // namespace tutti::optim::detail

@@ -50,9 +50,8 @@ TUTTI_INLINE void advise(c10::Error& error, const State& state,
       ranges += c10::str(", position_ids are ", positions.min().item<std::int64_t>(), " to ",
                          positions.max().item<std::int64_t>());
     }
-    error.add_context(
-        "An index is beyond the rows of an embedding; " + ranges +
-        ": compare with the model's number of tokens (vocab_size), or of positions.");
+    error.add_context("An index is beyond the rows of an embedding; " + ranges +
+                      ": compare with the model's number of tokens (vocab_size), or of positions.");
   }
 }
 
@@ -79,8 +78,9 @@ TUTTI_INLINE void advise_loss(c10::Error& error, const State& state) {
                                "-100, which is left out: compare with the model's number of "
                                "classes."));
   } else if (text.find("expected scalar type Long") != text.npos) {
-    error.add_context("Classes are int64 numbers: give the targets that type in the loader, or "
-                      "take another loss.");
+    error.add_context(
+        "Classes are int64 numbers: give the targets that type in the loader, or "
+        "take another loss.");
   }
 }
 

@@ -138,6 +138,9 @@ class Loop {
         TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
                     ", so nothing can be trained; give it data (drop_last leaves out a batch that "
                     "is not full) and let it begin anew at every start(epoch, first_batch)");
+        if (next) {
+          warn_of_rest(state_, done);
+        }
         break;
       }
       if (batch(std::move(*next))) {

@@ -54,7 +54,16 @@ TUTTI_INLINE void MetricSet::update(const AnyModel& model, const Batch& batch,
   const c10::AutoGradMode no_grad(false);
   updated_ = true;
   for (auto& entry : entries_) {
-    model.update_metric(batch, outputs, *entry.metric);
+    try {
+      model.update_metric(batch, outputs, *entry.metric);
+    } catch (c10::Error& error) {
+      error.add_context("This is the metric " + entry.logged_as +
+                        (batch.has_targets() || model.has_update_metric()
+                             ? "."
+                             : "; a model whose batches have no targets says what a metric sees in "
+                               "update_metric(batch, outputs, metric)."));
+      throw;
+    }
   }
 }
 

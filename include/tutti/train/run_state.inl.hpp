@@ -228,8 +228,8 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
 }
 
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
-TUTTI_INLINE void note_other_batches(const State& state, const Run& run,
-                                     std::int64_t length_before, RunLoadReport& report) {
+TUTTI_INLINE void note_other_batches(const State& state, const Run& run, std::int64_t length_before,
+                                     RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
   const std::int64_t length = state.train_dataloader_len;
   if (length > 0 && now.batch_in_epoch == 0 && now.batch != now.epoch * length &&
@@ -247,13 +247,13 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run,
   const std::int64_t size = global_batch_size(state, run);
   if (length > 0 && length_before > 0 && length != length_before && now.batch_in_epoch > 0 &&
       now.sample_in_epoch == now.batch_in_epoch * size) {
-    report.notes.push_back(
-        "the checkpoint is after batch " + std::to_string(now.batch_in_epoch) +
-        " of an epoch that had " + std::to_string(length_before) + " and has " +
-        std::to_string(length) + " now, so the data are others; " +
-        (now.batch_in_epoch < length ? "the epoch goes on behind as many batches of these"
-                                     : "nothing is left of this epoch, and the next begins") +
-        ". Resume from the end of an epoch, or give the data that the run had");
+    report.notes.push_back("the checkpoint is after batch " + std::to_string(now.batch_in_epoch) +
+                           " of an epoch that had " + std::to_string(length_before) + " and has " +
+                           std::to_string(length) + " now, so the data are others; " +
+                           (now.batch_in_epoch < length
+                                ? "the epoch goes on behind as many batches of these"
+                                : "nothing is left of this epoch, and the next begins") +
+                           ". Resume from the end of an epoch, or give the data that the run had");
   }
   if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
       now.sample_in_epoch == now.batch_in_epoch * size ||
@@ -365,8 +365,8 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     if (archive.contains("global_batch/size")) {
       detail::keep_global_batch(state, run, archive, report);
     }
-    detail::note_other_batches(state, run,
-                               archive.get_or<std::int64_t>("train_dataloader_len", -1), report);
+    detail::note_other_batches(state, run, archive.get_or<std::int64_t>("train_dataloader_len", -1),
+                               report);
   }
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");

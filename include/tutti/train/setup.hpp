@@ -182,6 +182,10 @@ void warn_of_subset(const State& state, const std::string& what, const DataSpec&
 /// another size than those before, so that the loader has left out other examples.
 void warn_of_batch_size(const State& state, const Timestamp& begun);
 
+/// Warns that this rank has batches left where an epoch ends, since another has none. done: batches
+/// of the epoch.
+void warn_of_rest(const State& state, std::int64_t done);
+
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
 /// Throws c10::ValueError when its label is taken, by another one or by the training data, since
 /// the metrics of both would have the same names.

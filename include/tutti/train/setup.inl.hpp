@@ -411,6 +411,12 @@ TUTTI_INLINE void warn_of_batch_size(const State& state, const Timestamp& begun)
   }
 }
 
+TUTTI_INLINE void warn_of_rest(const State& state, std::int64_t done) {
+  TORCH_WARN("epoch ", state.timestamp.epoch, " ends after ", done,
+             " batches, since another rank has no more: what rank ", state.rank,
+             " has left is not trained on; give all ranks as many batches");
+}
+
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
                           const TrainerOptions& options) {
   TUTTI_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
