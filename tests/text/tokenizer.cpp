@@ -175,7 +175,15 @@ TEST_CASE("a tokenizer.json that asks for what is not supported is refused by it
   refused("{}", "model");
   refused(R"({"model": {"type": "Unigram", "vocab": {}}})", "the model \"Unigram\"");
   refused(R"({"normalizer": {"type": "Nmt"}, )" + empty, "the normalizer \"Nmt\"");
-  refused(R"({"pre_tokenizer": {"type": "Digits"}, )" + empty, "the pre_tokenizer \"Digits\"");
+  refused(R"({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}})", "the model \"Unigram\"");
+  refused("", "tokenizer.json is empty, expected a JSON object");
+  refused(" \n", "tokenizer.json is empty");
+  refused(R"({"pre_tokenizer": {"type": "Whitespace"}, )" + empty,
+          "the pre_tokenizer \"Whitespace\"");
+  refused(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"},
+              {"type": "Digits"}]}, )" +
+              empty,
+          "the pre_tokenizer \"Digits\" stands behind another that splits");
   refused(R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\d"},
               "behavior": "Isolated", "invert": false}, )" +
               empty,
@@ -349,6 +357,36 @@ TEST_CASE("bytes behind a Split are split once more where they say so", "[text][
                text::detail::to_utf8(std::u32string_view(from.chars).substr(begin, end - begin)));
          });
   CHECK(found == std::vector<std::string>{" a", " -", "b", " ", " 1", " 2"});
+}
+
+TEST_CASE("numbers are cut off ahead of each of the steps that may be the last",
+          "[text][tokenizer]") {
+  const auto pieces_of = [](const std::string& digits, const std::string& last,
+                            const std::string& text) {
+    const text::detail::PreTokenizer pieces(
+        tutti::detail::parse_json(R"({"type": "Sequence", "pretokenizers": [{"type": "Digits")" +
+                                  digits + "}" + last + "]}"));
+    std::vector<std::string> found;
+    pieces(text::detail::to_text(text), [&](const auto& from, std::size_t begin, std::size_t end) {
+      found.push_back(
+          text::detail::to_utf8(std::u32string_view(from.chars).substr(begin, end - begin)));
+    });
+    return found;
+  };
+  using Pieces = std::vector<std::string>;
+  const std::string each = R"(, "individual_digits": true)";
+  CHECK(pieces_of("", "", "a 12b3") == Pieces{"a ", "12", "b", "3"});
+  CHECK(pieces_of(each, "", "a 12b\xC2\xBD") == Pieces{"a ", "1", "2", "b", "\xC2\xBD"});
+  CHECK(pieces_of("", "", "a\xF0\x96\xBF\xB4") ==
+        Pieces{"a", "\xF0\x96\xBF\xB4"});  // of Unicode 17
+  const std::string bytes = R"(, {"type": "ByteLevel", "add_prefix_space": false})";
+  CHECK(pieces_of(each, bytes, "a  12b c") == Pieces{"a", "  ", "1", "2", "b", " c"});
+  CHECK(pieces_of("", bytes, "a  12b c") == Pieces{"a", "  ", "12", "b", " c"});
+  const std::string words = R"(, {"type": "BertPreTokenizer"})";
+  CHECK(pieces_of(each, words, "ab12, c") == Pieces{"ab", "1", "2", ",", "c"});
+  const std::string marks =
+      R"(, {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"})";
+  CHECK(pieces_of("", marks, "ab 12") == Pieces{"_ab", "_", "_12"});
 }
 
 TEST_CASE("a space that was put in front of an added token leaves its offsets",

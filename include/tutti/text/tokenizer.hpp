@@ -102,9 +102,10 @@ struct TokenizerParts {
 
 /// A tokenizer. Copies share what was read; all members may be called by several threads at once.
 ///
-/// Known are byte-level BPE (GPT-2, Llama 3, Qwen 2 and those like them), WordPiece (BERT) and BPE
-/// with byte fallback (Llama 2), with added tokens, normalizers, templates, truncation and padding.
-/// Whatever else a file asks for is refused by its name. Source: Hugging Face tokenizers 0.23.
+/// Known are byte-level BPE (GPT-2, Llama 3, Qwen 2, SmolLM2 and the like), WordPiece (BERT) and
+/// BPE with byte fallback (Llama 2), with added tokens, normalizers, templates, truncation and
+/// padding. Whatever else a file asks for is refused by its name. Source: Hugging Face tokenizers
+/// 0.23.
 class Tokenizer {
  public:
   /// path: a tokenizer.json, or the folder that it is in.
@@ -209,6 +210,10 @@ inline Tokenizer Tokenizer::load(const std::string& path) {
 }
 
 inline Tokenizer Tokenizer::from_json(std::string_view json) {
+  TUTTI_CHECK_VALUE(
+      json.find_first_not_of(" \t\r\n") != std::string_view::npos,
+      "tokenizer: the tokenizer.json is empty, expected a JSON object with a \"model\"; "
+      "write it once more with save()");
   try {
     // A value takes some hundred bytes of memory, also where the text has two for it.
     const auto file = tutti::detail::parse_json(json, {.values = 100'000 + json.size() / 4});
@@ -245,21 +250,22 @@ inline void Tokenizer::read(const tutti::detail::Json& file) {
     const auto* found = file.find(name);
     return found != nullptr ? *found : tutti::detail::Json();
   };
+  const auto* type = model.find("type");
+  const std::string kind = type != nullptr            ? type->string()
+                           : model.contains("merges") ? "BPE"  // files of before 2020
+                                                      : "WordPiece";
+  if (kind != "BPE" && kind != "WordPiece") {
+    detail::refuse_step("model", kind, "BPE or WordPiece");
+  }
   parts_->model = detail::Vocabulary(model.at("vocab"));
   parts_->normalizer = detail::Normalizer(step("normalizer"));
   parts_->pre_tokenizer = detail::PreTokenizer(step("pre_tokenizer"));
   parts_->post = detail::PostProcessor(step("post_processor"));
   parts_->decoder = detail::Decoder(step("decoder"));
-  const auto* type = model.find("type");
-  const std::string kind = type != nullptr            ? type->string()
-                           : model.contains("merges") ? "BPE"  // files of before 2020
-                                                      : "WordPiece";
   if (kind == "BPE") {
     parts_->bpe.emplace(model, parts_->model, parts_->pre_tokenizer.bytes());
-  } else if (kind == "WordPiece") {
-    parts_->word_piece.emplace(model, parts_->model);
   } else {
-    detail::refuse_step("model", kind, "BPE or WordPiece");
+    parts_->word_piece.emplace(model, parts_->model);
   }
   read_added(file);
   read_lengths(file);

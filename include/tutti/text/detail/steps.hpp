@@ -288,6 +288,22 @@ std::size_t llama3_piece(std::u32string_view text, std::size_t at) {
   return spaces(text, at, end);
 }
 
+/// A number as Digits knows it, by Unicode 17.
+inline bool is_digit(char32_t c) {
+  return class_of(c) == Class::number || (c >= 0x11DE0 && c <= 0x11DE9) ||
+         (c >= 0x16FF4 && c <= 0x16FF6);
+}
+
+/// A run of digits, or of what is none; each digit by itself where they are `individual`.
+template <bool individual>
+std::size_t digits_piece(std::u32string_view text, std::size_t at) {
+  const bool digit = is_digit(text[at++]);
+  while (at < text.size() && is_digit(text[at]) == digit && !(digit && individual)) {
+    ++at;
+  }
+  return at;
+}
+
 /// Throws c10::ValueError with the pattern when it is none of those that are known.
 inline Pattern known_pattern(const std::string& regex) {
   static constexpr std::string_view gpt2 =
@@ -330,22 +346,32 @@ class PreTokenizer {
     if (text.size() == 0) {
       return;
     }
-    if (words_) {
-      by_words(text, visit);
-    } else if (metaspace_) {
-      by_metaspace(text, visit);
-    } else if (pattern_ == nullptr || (!prefix_space_ && byte_pattern_ == nullptr)) {
-      by_bytes(std::move(text), pattern_ != nullptr ? pattern_ : byte_pattern_, visit);
+    const bool last = words_ || metaspace_ || prefix_space_ || byte_pattern_ != nullptr;
+    if (pattern_ == nullptr) {
+      by_last_step(std::move(text), visit);
+    } else if (!last) {
+      by_bytes(std::move(text), pattern_, visit);
     } else {
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = pattern_(text.chars, at);
-        by_bytes(text.part(at, end), byte_pattern_, visit);
+        by_last_step(text.part(at, end), visit);
         at = end;
       }
     }
   }
 
  private:
+  template <class Visit>
+  void by_last_step(Text text, Visit&& visit) const {
+    if (words_) {
+      by_words(text, visit);
+    } else if (metaspace_) {
+      by_metaspace(text, visit);
+    } else {
+      by_bytes(std::move(text), byte_pattern_, visit);
+    }
+  }
+
   void add(const Json& step) {
     if (step.is_null()) {
       return;
@@ -364,22 +390,30 @@ class PreTokenizer {
         byte_pattern_ = gpt2_piece;
       }
     } else if (type == "Split") {
-      TUTTI_CHECK_VALUE(pattern_ == nullptr, "tokenizer: there are two Split, expected one");
       TUTTI_CHECK_VALUE(step.at("behavior").string() == "Isolated",
                         "tokenizer: a Split has the behavior \"", step.at("behavior").string(),
                         "\", expected \"Isolated\"");
       expect_flag(step, "invert", false, "a Split");
       const Json* regex = step.at("pattern").find("Regex");
       TUTTI_CHECK_VALUE(regex != nullptr, "tokenizer: a Split has no pattern \"Regex\"");
-      pattern_ = known_pattern(regex->string());
+      set_pattern(known_pattern(regex->string()), type);
+    } else if (type == "Digits") {
+      const bool individual = flag(step, "individual_digits", false);
+      set_pattern(individual ? digits_piece<true> : digits_piece<false>, type);
     } else if (type == "BertPreTokenizer") {
       words_ = true;
     } else if (type == "Metaspace") {
       add_metaspace(step);
     } else {
       refuse_step("pre_tokenizer", type,
-                  "ByteLevel, Split, BertPreTokenizer, Metaspace or Sequence");
+                  "ByteLevel, Split, Digits, BertPreTokenizer, Metaspace or Sequence");
     }
+  }
+
+  void set_pattern(Pattern pattern, const std::string& type) {
+    TUTTI_CHECK_VALUE(pattern_ == nullptr, "tokenizer: the pre_tokenizer \"", type,
+                      "\" stands behind another that splits, expected one Split or Digits");
+    pattern_ = pattern;
   }
 
   void add_metaspace(const Json& step) {
@@ -455,7 +489,7 @@ class PreTokenizer {
   bool always_ = false;
   bool first_ = false;
   char32_t mark_ = 0x2581;
-  Pattern pattern_ = nullptr;       // of a Split
+  Pattern pattern_ = nullptr;       // of a Split or Digits
   Pattern byte_pattern_ = nullptr;  // of a ByteLevel
 };
 
