@@ -102,12 +102,13 @@ void make_small(Settings& settings) {
                                                           .num_attention_heads = 4,
                                                           .initializer_range = 0.2});
   models::save_pretrained(net, settings.model, {.overwrite = true});
-  tokenizer.save(settings.model);
-  std::ofstream(settings.model + "/tokenizer_config.json")
-      << R"({"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %})"
-      << R"({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})"
-      << R"({% endfor %}{% if add_generation_prompt %})"
-      << R"({{ '<|im_start|>assistant\n' }}{% endif %}"})";
+  tokenizer.save_pretrained(
+      settings.model,
+      {.eos_token = "<|im_end|>",
+       .chat_template =
+           "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+           "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"});
   std::ofstream(settings.model + "/generation_config.json") << R"({"eos_token_id": 0})";
 }
 

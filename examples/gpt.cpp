@@ -8,7 +8,6 @@
 //            with "The trainer" after every epoch, and a folder that Transformers loads
 // ctest: --max-duration 1ep --vocab-size 300 --train-subset-num-batches 4 --out gpt-test
 #include <cstdio>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
@@ -118,10 +117,8 @@ void train(const Settings& settings, Net net, const std::vector<std::string>& te
   if (trainer.state().rank == 0) {
     std::printf("test perplexity: %.2f\n", trainer.state().metric("test", "LanguagePerplexity"));
     models::save_pretrained(net, settings.out, {.overwrite = true});
-    tokenizer->save(settings.out);
-    std::ofstream(settings.out + "/tokenizer_config.json")
-        << R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>", )"
-        << R"("eos_token": "<|endoftext|>", "model_input_names": ["input_ids", "attention_mask"]})";
+    tokenizer->save_pretrained(settings.out,
+                               {.bos_token = "<|endoftext|>", .eos_token = "<|endoftext|>"});
     std::printf("model and tokenizer: %s\n", settings.out.c_str());
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -551,6 +552,61 @@ TEST_CASE("a tokenizer that was learnt encodes, is saved and read again", "[text
   CHECK(ids_of(Tokenizer::load(path), some) == ids);
   CHECK_THROWS_WITH(tokenizer.save((folder.path() / "none" / "a.json").string()),
                     ContainsSubstring("cannot be written"));
+}
+
+TEST_CASE("a tokenizer is saved with what AutoTokenizer reads", "[text][tokenizer]") {
+  const TemporaryFolder above;
+  const std::string folder = (above.path() / "a" / "b").string();
+  const auto tokenizer = Tokenizer::train_bpe(
+      std::string("a text"), {.vocab_size = 258, .special_tokens = {"<s>", "</s>"}});
+  const auto config = [&] {
+    return tutti::detail::parse_json(file_text(folder + "/tokenizer_config.json"));
+  };
+  tokenizer.save_pretrained(folder, {.eos_token = "</s>"});
+  CHECK(ids_of(Tokenizer::load(folder), "a text") == ids_of(tokenizer, "a text"));
+  CHECK(config() == tutti::detail::parse_json(R"({"tokenizer_class": "PreTrainedTokenizerFast",
+      "clean_up_tokenization_spaces": false, "model_input_names": ["input_ids", "attention_mask"],
+      "eos_token": "</s>"})"));
+  tokenizer.save_pretrained(folder, {.bos_token = "<s>",
+                                     .unk_token = "a",
+                                     .pad_token = "</s>",
+                                     .model_max_length = 128,
+                                     .chat_template = "{{ messages }}"});
+  CHECK(config().at("eos_token").string() == "</s>");  // stays
+  CHECK(config().at("bos_token").string() == "<s>");
+  CHECK(config().at("unk_token").string() == "a");
+  CHECK(config().at("pad_token").string() == "</s>");
+  CHECK(config().at("model_max_length").integer() == 128);
+  CHECK(config().at("chat_template").string() == "{{ messages }}");
+
+  std::ofstream(folder + "/tokenizer_config.json")
+      << R"({"tokenizer_class": "LlamaTokenizer", "eos_token": {"content": "x"}, "own": 1})";
+  std::ofstream(folder + "/chat_template.jinja") << "old";
+  Tokenizer::from_json(word_pieces())
+      .save_pretrained(folder, {.eos_token = "[SEP]", .chat_template = "new"});
+  CHECK(config().at("tokenizer_class").string() == "LlamaTokenizer");
+  CHECK(config().at("eos_token").string() == "[SEP]");
+  CHECK(config().at("own").integer() == 1);
+  CHECK(config().at("model_input_names").size() == 3);
+  CHECK(file_text(folder + "/chat_template.jinja") == "new");
+}
+
+TEST_CASE("what a saved tokenizer cannot have is refused before anything is written",
+          "[text][tokenizer]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const auto tokenizer = Tokenizer::from_json(word_pieces());
+  CHECK_THROWS_WITH(tokenizer.save_pretrained(path, {.eos_token = "</s>"}),
+                    ContainsSubstring("eos_token is \"</s>\", which is none of the 12 tokens"));
+  CHECK_THROWS_WITH(tokenizer.save_pretrained(path, {.model_max_length = -1}),
+                    ContainsSubstring("model_max_length is -1"));
+  std::ofstream(folder.path() / "tokenizer_config.json") << "[1]";
+  CHECK_THROWS_WITH(tokenizer.save_pretrained(path),
+                    ContainsSubstring("tokenizer_config.json' stands in the folder") &&
+                        ContainsSubstring("expected an object"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "tokenizer.json"));
+  CHECK_THROWS_WITH(tokenizer.save_pretrained(path + "/tokenizer_config.json/a"),
+                    ContainsSubstring("cannot be made"));
 }
 
 TEST_CASE("a long text is learnt in parts without a difference", "[text][tokenizer]") {

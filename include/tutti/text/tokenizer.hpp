@@ -25,6 +25,7 @@
 #include <tutti/text/detail/bpe_trainer.hpp>
 #include <tutti/text/detail/decoder.hpp>
 #include <tutti/text/detail/post_processor.hpp>
+#include <tutti/text/detail/tokenizer_files.hpp>
 #endif
 
 /// Text to tokens and back, by a tokenizer.json as Hugging Face's tokenizers writes it.
@@ -56,6 +57,16 @@ struct TrainBpeOptions {
   std::int64_t min_frequency = 2;   ///< how often a pair must occur to be merged
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  ///< ids 0, 1, ...
   bool add_prefix_space = false;  ///< a text that begins with no space is given one
+};
+
+/// Options of Tokenizer::save_pretrained(). What is empty is left to what stands in the folder.
+struct SaveTokenizerOptions {
+  std::string bos_token{};  ///< these four are tokens of the vocabulary
+  std::string eos_token{};
+  std::string unk_token{};
+  std::string pad_token{};
+  std::int64_t model_max_length = 0;  ///< tokens that the model takes at most; 0: no bound
+  std::string chat_template{};        ///< the text of a Jinja template
 };
 
 #ifndef TUTTI_WITH_UTF8PROC
@@ -131,6 +142,17 @@ class Tokenizer {
   /// Throws c10::Error when the file cannot be written.
   void save(const std::string& path) const;
 
+  /// Writes tokenizer.json and the tokenizer_config.json by which AutoTokenizer of Transformers
+  /// makes the same tokenizer, its special tokens included. Beside a config.json alone it makes one
+  /// of the model's class, which may give other ids.
+  ///
+  /// folder: made where it is not there. A tokenizer_config.json that is there keeps the members
+  /// that the options do not give, its tokenizer_class too.
+  /// Throws c10::ValueError when a token is none of the vocabulary, model_max_length is negative or
+  /// the tokenizer_config.json that is there is no JSON object; c10::Error when a file cannot be
+  /// written.
+  void save_pretrained(const std::string& folder, const SaveTokenizerOptions& options = {}) const;
+
   /// text: UTF-8. Truncated and padded where the file says so (padding to a fixed length only).
   /// Throws c10::ValueError when the text is no UTF-8.
   Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -165,7 +187,6 @@ class Tokenizer {
 
   void read(const tutti::detail::Json& file);
   void read_added(const tutti::detail::Json& file);
-  void read_lengths(const tutti::detail::Json& file);
 
   std::vector<detail::Token> tokens_of(std::string_view text, detail::Bpe::Work& work) const;
   void trim_offsets(std::vector<detail::Token>& tokens, bool prefix_space) const;
@@ -213,7 +234,7 @@ inline Tokenizer Tokenizer::from_json(std::string_view json) {
   TUTTI_CHECK_VALUE(
       json.find_first_not_of(" \t\r\n") != std::string_view::npos,
       "tokenizer: the tokenizer.json is empty, expected a JSON object with a \"model\"; "
-      "write it once more with save()");
+      "copy or save it once more");
   try {
     // A value takes some hundred bytes of memory, also where the text has two for it.
     const auto file = tutti::detail::parse_json(json, {.values = 100'000 + json.size() / 4});
@@ -244,6 +265,33 @@ inline void Tokenizer::save(const std::string& path) const {
   detail::write_tokenizer(path, parts_->file);
 }
 
+inline void Tokenizer::save_pretrained(const std::string& folder,
+                                       const SaveTokenizerOptions& options) const {
+  tutti::detail::Json::Object given;
+  const auto give = [&](const char* key, const std::string& token) {
+    TUTTI_CHECK_VALUE(token.empty() || token_to_id(token), "tokenizer: ", key, " is \"", token,
+                      "\", which is none of the ", vocab_size(),
+                      " tokens of the vocabulary; give one of them, or learn it as one of the "
+                      "special_tokens of train_bpe");
+    if (!token.empty()) {
+      given.emplace_back(key, token);
+    }
+  };
+  give("bos_token", options.bos_token);
+  give("eos_token", options.eos_token);
+  give("unk_token", options.unk_token);
+  give("pad_token", options.pad_token);
+  TUTTI_CHECK_VALUE(options.model_max_length >= 0, "tokenizer: model_max_length is ",
+                    options.model_max_length, ", expected the model's number of positions, or 0");
+  if (options.model_max_length > 0) {
+    given.emplace_back("model_max_length", options.model_max_length);
+  }
+  if (!options.chat_template.empty()) {
+    given.emplace_back("chat_template", options.chat_template);
+  }
+  detail::write_pretrained_tokenizer(folder, parts_->file, given, parts_->word_piece.has_value());
+}
+
 inline void Tokenizer::read(const tutti::detail::Json& file) {
   const auto& model = file.at("model");
   const auto step = [&](const char* name) {
@@ -268,7 +316,8 @@ inline void Tokenizer::read(const tutti::detail::Json& file) {
     parts_->word_piece.emplace(model, parts_->model);
   }
   read_added(file);
-  read_lengths(file);
+  parts_->truncation = detail::truncation_of(file);
+  parts_->padding = detail::padding_of(file);
 }
 
 inline void Tokenizer::read_added(const tutti::detail::Json& file) {
@@ -302,42 +351,6 @@ inline void Tokenizer::read_added(const tutti::detail::Json& file) {
   for (const detail::AddedToken& token : parts_->added) {
     parts_->is_added[static_cast<std::size_t>(token.id)] = true;
     parts_->is_special[static_cast<std::size_t>(token.id)] = token.special;
-  }
-}
-
-inline void Tokenizer::read_lengths(const tutti::detail::Json& file) {
-  const auto number = [](const tutti::detail::Json& from, const char* key) {
-    const auto* found = from.find(key);
-    const std::int64_t value = found == nullptr || found->is_null() ? 0 : found->integer();
-    TUTTI_CHECK_VALUE(value >= 0 && value < (std::int64_t{1} << 31), "tokenizer: \"", key, "\" is ",
-                      value);
-    return value;
-  };
-  const auto is_left = [](const tutti::detail::Json& from) {
-    const auto* found = from.find("direction");
-    return found != nullptr && found->string() == "Left";
-  };
-  if (const auto* found = file.find("truncation"); found != nullptr && !found->is_null()) {
-    detail::Truncation truncation{number(*found, "max_length"), is_left(*found), "LongestFirst"};
-    if (const auto* strategy = found->find("strategy")) {
-      truncation.strategy = strategy->string();
-    }
-    parts_->truncation = truncation;
-  }
-  // A small file must not ask for all memory: every text is padded, and a token takes 48 bytes.
-  const auto length = [&number](const tutti::detail::Json& from, const char* key) {
-    constexpr std::int64_t most = std::int64_t{1} << 22;
-    const std::int64_t value = number(from, key);
-    TUTTI_CHECK_VALUE(value <= most, "tokenizer: \"", key, "\" of the padding is ", value,
-                      ", expected at most ", most, " tokens; set \"padding\" to null");
-    return value;
-  };
-  if (const auto* found = file.find("padding"); found != nullptr && !found->is_null()) {
-    const auto* strategy = found->find("strategy");
-    parts_->padding = detail::Padding{
-        strategy != nullptr && strategy->is_object() ? length(*strategy, "Fixed") : 0,
-        length(*found, "pad_to_multiple_of"), number(*found, "pad_id"),
-        number(*found, "pad_type_id"), is_left(*found)};
   }
 }
 

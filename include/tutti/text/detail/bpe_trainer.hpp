@@ -8,19 +8,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include <sys/stat.h>
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
@@ -291,17 +286,6 @@ inline std::string train_bpe(std::span<const std::string_view> texts, std::int64
   }
   trainer.train(static_cast<std::size_t>(vocab_size), min_frequency, special_tokens);
   return trained_json(trainer, special_tokens.size(), add_prefix_space);
-}
-
-/// Writes the text of a tokenizer.json; in a folder under that name.
-inline void write_tokenizer(const std::string& path, const std::string& text) {
-  struct stat facts{};
-  const bool folder = ::stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
-  const std::string name = folder ? path + "/tokenizer.json" : path;
-  std::ofstream file(name, std::ios::binary);
-  file << text;
-  file.close();
-  TUTTI_CHECK(file, "tokenizer: '", name, "' cannot be written: ", std::strerror(errno));
 }
 
 }  // namespace tutti::text::detail

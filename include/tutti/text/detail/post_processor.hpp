@@ -5,6 +5,11 @@
 
 #ifdef TUTTI_WITH_UTF8PROC
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 // What is done to tokens behind the model: too many are cut off, white space leaves the offsets,
 // special tokens come in.
 
@@ -60,6 +65,50 @@ struct Padding {
   std::int64_t type_id = 0;
   bool left = false;
 };
+
+inline std::int64_t length_of(const Json& from, const char* key) {
+  const Json* found = from.find(key);
+  const std::int64_t value = found == nullptr || found->is_null() ? 0 : found->integer();
+  TUTTI_CHECK_VALUE(value >= 0 && value < (std::int64_t{1} << 31), "tokenizer: \"", key, "\" is ",
+                    value);
+  return value;
+}
+
+inline bool is_left(const Json& from) {
+  const Json* found = from.find("direction");
+  return found != nullptr && found->string() == "Left";
+}
+
+inline std::optional<Truncation> truncation_of(const Json& file) {
+  const Json* found = file.find("truncation");
+  if (found == nullptr || found->is_null()) {
+    return std::nullopt;
+  }
+  Truncation truncation{length_of(*found, "max_length"), is_left(*found), "LongestFirst"};
+  if (const Json* strategy = found->find("strategy")) {
+    truncation.strategy = strategy->string();
+  }
+  return truncation;
+}
+
+inline std::optional<Padding> padding_of(const Json& file) {
+  const Json* found = file.find("padding");
+  if (found == nullptr || found->is_null()) {
+    return std::nullopt;
+  }
+  // A small file must not ask for all memory: every text is padded, and a token takes 48 bytes.
+  const auto length = [](const Json& from, const char* key) {
+    constexpr std::int64_t most = std::int64_t{1} << 22;
+    const std::int64_t value = length_of(from, key);
+    TUTTI_CHECK_VALUE(value <= most, "tokenizer: \"", key, "\" of the padding is ", value,
+                      ", expected at most ", most, " tokens; set \"padding\" to null");
+    return value;
+  };
+  const Json* strategy = found->find("strategy");
+  return Padding{strategy != nullptr && strategy->is_object() ? length(*strategy, "Fixed") : 0,
+                 length(*found, "pad_to_multiple_of"), length_of(*found, "pad_id"),
+                 length_of(*found, "pad_type_id"), is_left(*found)};
+}
 
 /// One part of what a TemplateProcessing writes.
 struct TemplatePart {
