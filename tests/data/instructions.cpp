@@ -161,4 +161,30 @@ TEST_CASE("a loader's batches are padded to their longest example", "[data][inst
   CHECK_THROWS_AS(PadSequences{}({}), c10::ValueError);
 }
 
+TEST_CASE("a class or a score of each sequence is stacked, not padded", "[data][instructions]") {
+  const auto example = [](const Ids& ids, const at::Tensor& label) {
+    return Batch{{"labels", label}, {"input_ids", at::tensor(ids)}};
+  };
+  const at::Tensor two = at::tensor(std::int64_t{2}).squeeze();
+  Batch classes = PadSequences{}({example({5, 6, 7}, two), example({8}, two.sub(1))});
+  CHECK(classes["labels"].sizes() == at::IntArrayRef{2});
+  CHECK(row(classes["labels"], 0) == Ids{2, 1});
+  CHECK(row(classes["input_ids"], 1) == Ids{8, 0, 0});
+  CHECK(row(classes["attention_mask"], 1) == Ids{1, 0, 0});
+  const Batch scores = PadSequences{}({example({5}, two.to(at::kFloat).div(4))});
+  CHECK(scores.at("labels").scalar_type() == at::kFloat);
+  CHECK(scores.at("labels")[0].item<float>() == 0.5F);
+
+  CHECK_THROWS_WITH(
+      PadSequences{}({example({5}, two), example({5}, two.to(at::kFloat))}),
+      ContainsSubstring("\"labels\" of example 1 is Float and that of example 0 Long"));
+  CHECK_THROWS_WITH(PadSequences{}({example({5}, two), example({5}, two.view({1}))}),
+                    ContainsSubstring("example 1 of a batch has another shape of \"labels\""));
+  CHECK_THROWS_WITH(PadSequences{}({example({5}, two.view({1})), example({5}, two)}),
+                    ContainsSubstring("has no \"labels\" of one dimension"));
+  CHECK_THROWS_WITH(PadSequences{}({Batch{{"labels", two}}}),
+                    ContainsSubstring("no tensor of one dimension to pad") &&
+                        ContainsSubstring("there are: labels"));
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -190,6 +190,16 @@ TEST_CASE("BERT classifies sequences and gives them numbers", "[models][bert]") 
   const auto y = numbers->forward(scored);
   CHECK(numbers->loss(y, scored).total().allclose(
       (y.tensor().flatten() - scored.targets().to(at::kFloat)).pow(2).mean()));
+  for (const at::Tensor& labels : {scored.targets(), scored.targets().unsqueeze(1)}) {
+    const Batch given{{"input_ids", ids}, {"labels", labels}};
+    const tutti::Metrics metrics = numbers->metrics(false);
+    REQUIRE(metrics.size() == 1);
+    const auto error = metrics[0]->clone();
+    CHECK(error->name() == "MeanSquaredError");
+    error->reset();
+    numbers->update_metric(given, y, *error);
+    CHECK(error->compute() == Approx(numbers->loss(y, given).total().item<double>()));
+  }
 }
 
 TEST_CASE("surgery reaches the layers of BERT", "[models][bert][surgery]") {

@@ -99,7 +99,8 @@ class InstructionSet {
 };
 
 /// Makes a batch of sequences of different lengths: each tensor is padded to the longest, and
-/// `attention_mask`, int64 [N, T], is 0 for padding.
+/// `attention_mask`, int64 [N, T], is 0 for padding. Numbers, as the class or the score of a
+/// sequence, become [N].
 struct PadSequences {
   std::int64_t pad_token_id = 0;  ///< of `input_ids`
   std::int64_t ignore_index =
@@ -107,8 +108,10 @@ struct PadSequences {
   std::int64_t multiple_of = 1;  ///< the length of a batch is a multiple; >= 1
   bool left = false;             ///< pads on the left, as for generation
 
-  /// examples: of one-dimensional tensors, all of an example equally long.
-  /// Throws c10::ValueError when an example has other names or lengths than that.
+  /// examples: of one-dimensional tensors, all of an example equally long, and of tensors without
+  /// dimensions.
+  /// Throws c10::ValueError when an example has other names, shapes or lengths than that, or a
+  /// number has another type than the first example's.
   Batch operator()(const std::vector<Batch>& examples) const;
 };
 

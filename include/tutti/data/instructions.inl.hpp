@@ -170,13 +170,51 @@ TUTTI_INLINE std::vector<std::int64_t> InstructionSet::lengths() const {
   return out;
 }
 
+namespace detail {
+
+// The tokens of an example: what is no number, and the other tensors are checked against.
+TUTTI_INLINE const at::Tensor& sequence_of(const Batch& example, std::size_t row) {
+  for (const auto& [name, tensor] : example) {
+    if (tensor.dim() != 0) {
+      return tensor;
+    }
+  }
+  ::tutti::detail::raise<c10::ValueError>(
+      {__func__, __FILE__, __LINE__},
+      "PadSequences: example " + std::to_string(row) +
+          " of a batch has no tensor of one dimension to pad, as input_ids [T]; there are: " +
+          example.names());
+}
+
+// Numbers, one of each example: [N].
+TUTTI_INLINE at::Tensor stacked_numbers(const std::vector<Batch>& examples, const std::string& name,
+                                        const at::Tensor& first) {
+  const auto count = static_cast<std::int64_t>(examples.size());
+  at::Tensor out = first.new_zeros({count});
+  for (std::int64_t row = 0; row < count; ++row) {
+    const Batch& example = examples[static_cast<std::size_t>(row)];
+    const bool there = example.contains(name);
+    TUTTI_CHECK_VALUE(there && example.at(name).dim() == 0, "PadSequences: example ", row,
+                      " of a batch ", there ? "has another shape of \"" : "has no \"", name,
+                      "\", expected a number without dimensions, as example 0 has");
+    const at::Tensor& value = example.at(name);
+    TUTTI_CHECK_VALUE(value.scalar_type() == first.scalar_type(), "PadSequences: \"", name,
+                      "\" of example ", row, " is ", value.scalar_type(), " and that of example 0 ",
+                      first.scalar_type(), "; give all one type");
+    out.select(0, row).copy_(value);
+  }
+  return out;
+}
+
+}  // namespace detail
+
 TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) const {
   TUTTI_CHECK_VALUE(!examples.empty() && multiple_of >= 1, "PadSequences: there are ",
                     examples.size(), " examples and multiple_of is ", multiple_of,
                     ", expected 1 or more of both");
   std::vector<std::int64_t> lengths;
-  for (const Batch& example : examples) {
-    lengths.push_back(example.begin()->second.numel());
+  for (std::size_t row = 0; row < examples.size(); ++row) {
+    lengths.push_back(detail::sequence_of(examples[row], row).numel());
   }
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const std::int64_t length = (longest + multiple_of - 1) / multiple_of * multiple_of;
@@ -187,6 +225,10 @@ TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) 
   };
   Batch out;
   for (const auto& [name, first] : examples.front()) {
+    if (first.dim() == 0) {
+      out[name] = detail::stacked_numbers(examples, name, first);
+      continue;
+    }
     const std::int64_t pad = name == "input_ids"     ? pad_token_id
                              : name == "labels"      ? ignore_index
                              : name == "sequence_id" ? -1
@@ -204,7 +246,7 @@ TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) 
     }
     out[name] = std::move(padded);
   }
-  at::Tensor mask = examples.front().begin()->second.new_zeros({count, length}, at::kLong);
+  at::Tensor mask = detail::sequence_of(examples.front(), 0).new_zeros({count, length}, at::kLong);
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int64_t size = lengths[static_cast<std::size_t>(row)];
     mask.select(0, row).narrow(0, left ? length - size : 0, size).fill_(1);

@@ -16,6 +16,7 @@
 #include <tutti/metrics/language.hpp>
 #include <tutti/metrics/make_metrics.hpp>
 #include <tutti/metrics/masked_accuracy.hpp>
+#include <tutti/metrics/mean_squared_error.hpp>
 #include <tutti/models/detail/bert_config.hpp>
 #include <tutti/models/detail/bert_layers.hpp>
 #include <tutti/models/detail/language.hpp>
@@ -239,7 +240,7 @@ TORCH_MODULE(BertForMaskedLM);
 
 /// BERT as a Model that classifies sequences, or with one label gives each a number.
 ///
-/// Its metrics are CrossEntropy and MulticlassAccuracy; none for a single label.
+/// Its metrics are CrossEntropy and MulticlassAccuracy; MeanSquaredError for a single label.
 class BertForSequenceClassificationImpl
     : public torch::nn::Cloneable<BertForSequenceClassificationImpl> {
  public:
@@ -266,6 +267,7 @@ class BertForSequenceClassificationImpl
   [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const;
 
   [[nodiscard]] Metrics metrics(bool /*train*/) const;
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const;
 
   /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
   void set_activation_checkpointing(bool on) { bert->encoder->set_activation_checkpointing(on); }

@@ -105,8 +105,19 @@ TUTTI_INLINE at::Tensor BertForSequenceClassificationImpl::sample_losses(const O
 
 TUTTI_INLINE Metrics BertForSequenceClassificationImpl::metrics(bool /*train*/) const {
   return num_labels == 1
-             ? Metrics{}
+             ? make_metrics(MeanSquaredError{})
              : make_metrics(CrossEntropy{}, MulticlassAccuracy{{.num_classes = num_labels}});
+}
+
+TUTTI_INLINE void BertForSequenceClassificationImpl::update_metric(const Batch& batch,
+                                                                   const Outputs& outputs,
+                                                                   Metric& metric) const {
+  const at::Tensor& y = outputs.tensor();
+  if (num_labels == 1) {
+    metric.update(y.flatten(), batch.targets().flatten().to(y));
+  } else {
+    metric.update(y, batch.targets());
+  }
 }
 
 TUTTI_INLINE BertOptions
