@@ -68,6 +68,7 @@ struct Attention : torch::nn::Module, models::CausalLanguageModel {
     room = length;
     return {1, batch, length};
   }
+  std::int64_t vocab_size() const override { return table.size(0); }
 
   Outputs forward(const Batch& batch) {
     models::CausalInput in{.input_ids = batch.inputs()};
@@ -273,6 +274,14 @@ TEST_CASE("what generate cannot take is refused", "[models][generation]") {
   CHECK_THAT(refused(ids({{1, 2}}), ids({{1}})), ContainsSubstring("expected the same shape"));
   CHECK_THAT(refused(ids({{1, 2}}), ids({{1, 0}})), ContainsSubstring("padding on its left"));
   CHECK_THROWS_WITH(generate(model, ids({{1}}), {.top_k = -1}), ContainsSubstring("top_k is -1"));
+  CHECK_THROWS_AS(generate(model, ids({{1, 11}})), c10::IndexError);
+  CHECK_THAT(refused(ids({{1, 2}, {12, 3}}), {}),
+             ContainsSubstring("token id 12, but the model has 11 tokens, ids 0 to 10; encode "
+                               "prompts with the tokenizer of this model"));
+  CHECK_THAT(refused(ids({{-100, 2}}), {}), ContainsSubstring("token id -100, but the model has"));
+  const AnyModel plain(std::make_shared<Plain>());
+  CHECK_THAT(message([&] { static_cast<void>(generate(plain, ids({{-1}}))); }),
+             ContainsSubstring("token id -1, expected 0 or more"));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

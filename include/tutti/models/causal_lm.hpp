@@ -51,6 +51,9 @@ class CausalLanguageModel {
   /// An empty cache for `batch` texts of up to `max_length` tokens.
   [[nodiscard]] virtual nn::KeyValueCache make_cache(std::int64_t batch,
                                                      std::int64_t max_length) const = 0;
+
+  /// Token ids are below this; 0: the model does not say.
+  [[nodiscard]] virtual std::int64_t vocab_size() const { return 0; }
 };
 
 }  // namespace tutti::models

@@ -23,7 +23,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
@@ -58,8 +61,9 @@ using TokenCallback = std::function<void(std::span<const std::int64_t> tokens)>;
 /// and differ from what a pass over the whole text would give.
 ///
 /// Throws c10::ValueError for options out of range and where the prompt leaves no room up to
-/// max_length; c10::Error for wrong shapes, padding on the right, and as the model does when the
-/// text grows longer than it can read.
+/// max_length; c10::IndexError for a token id that is negative or, where the model says how many it
+/// has, too large; c10::Error for wrong shapes, padding on the right, and as the model does when
+/// the text grows longer than it can read.
 template <class M>
   requires CausalLM<M> && std::is_base_of_v<torch::nn::Module, M>
 at::Tensor generate(M& model, const at::Tensor& input_ids, const GenerationConfig& config = {},
@@ -92,6 +96,9 @@ class NextLogits {
   /// Before the first call. length: up to which the text may be read.
   virtual void begin(std::int64_t batch, std::int64_t length) = 0;
 
+  /// Token ids are below this; 0: not known.
+  [[nodiscard]] virtual std::int64_t vocab_size() const { return 0; }
+
   /// tokens: [N, t], the whole text so far. fresh: how many of the last have not been seen yet.
   /// mask: [N, t]; undefined: nothing is padded. Returns [N, V].
   virtual at::Tensor operator()(const at::Tensor& tokens, std::int64_t fresh,
@@ -105,6 +112,12 @@ class CachedLogits final : public NextLogits {
 
   void begin(std::int64_t batch, std::int64_t length) override {
     cache_ = std::as_const(model_).make_cache(batch, length);
+  }
+  [[nodiscard]] std::int64_t vocab_size() const override {
+    if constexpr (std::is_base_of_v<CausalLanguageModel, M>) {
+      return model_.vocab_size();
+    }
+    return 0;
   }
   at::Tensor operator()(const at::Tensor& tokens, std::int64_t fresh,
                         const at::Tensor& mask) override {

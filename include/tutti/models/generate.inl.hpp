@@ -157,6 +157,21 @@ TUTTI_INLINE at::Tensor mask_of(const at::Tensor& input_ids, const at::Tensor& a
   return mask.to(at::kLong);
 }
 
+// Token ids that no table has; looked up once, as a device may stop for them.
+TUTTI_INLINE void check_ids(const at::Tensor& input_ids, std::int64_t vocab_size) {
+  const at::Tensor ends = at::stack({input_ids.min(), input_ids.max()}).to(at::kCPU);
+  const auto* end = ends.const_data_ptr<std::int64_t>();
+  const std::int64_t id = end[0] < 0 ? end[0] : end[1];
+  if (vocab_size > 0) {
+    TUTTI_CHECK_INDEX(id >= 0 && id < vocab_size, "generate: a prompt has the token id ", id,
+                      ", but the model has ", vocab_size, " tokens, ids 0 to ", vocab_size - 1,
+                      "; encode prompts with the tokenizer of this model, that of another has "
+                      "other ids");
+  }
+  TUTTI_CHECK_INDEX(id >= 0, "generate: a prompt has the token id ", id,
+                    ", expected 0 or more; pad prompts with an id of the vocabulary");
+}
+
 TUTTI_INLINE at::Tensor write_on(torch::nn::Module& module, NextLogits& logits,
                                  const at::Tensor& input_ids, const GenerationConfig& config,
                                  const at::Tensor& attention_mask, const TokenCallback& on_tokens) {
@@ -165,6 +180,7 @@ TUTTI_INLINE at::Tensor write_on(torch::nn::Module& module, NextLogits& logits,
               "generate: the tokens are ", input_ids.scalar_type(), " ", input_ids.sizes(),
               ", expected int64 [N, T] with at least one each; begin an empty text with the "
               "model's bos token");
+  check_ids(input_ids, logits.vocab_size());
   const std::int64_t rows = input_ids.size(0);
   const std::int64_t prompt = input_ids.size(1);
   TUTTI_CHECK_VALUE(rows == 1 || config.stop_sequences.empty() || config.pad_token_id ||

@@ -217,6 +217,8 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
     return {options_.n_layer, batch, max_length};
   }
 
+  [[nodiscard]] std::int64_t vocab_size() const override { return options_.vocab_size; }
+
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {

@@ -161,6 +161,8 @@ class LlamaForCausalLMImpl : public torch::nn::Cloneable<LlamaForCausalLMImpl>,
   [[nodiscard]] nn::KeyValueCache make_cache(std::int64_t batch,
                                              std::int64_t max_length) const override;
 
+  [[nodiscard]] std::int64_t vocab_size() const override { return options_.vocab_size; }
+
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
