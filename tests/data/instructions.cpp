@@ -10,6 +10,7 @@
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -70,6 +71,19 @@ TEST_CASE("what is too long loses the start of its prompt, then the end of its a
   const auto shortest = read_instructions(path, {.max_length = 2});
   CHECK(shortest.at(0).prompt == Ids{3});
   CHECK(shortest.at(0).answer == Ids{4});
+
+  const std::string both = file_of(
+      folder, "{\"prompt\": [1, 2], \"answer\": [3]}\n{\"prompt\": [1], \"answer\": [3]}\n");
+  const Warnings warnings;
+  CHECK(read_instructions(both, {.max_length = 3}).size() == 2);
+  CHECK(warnings.texts.empty());
+  CHECK(read_instructions(both, {.max_length = 2}).size() == 2);
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("1 of 2 in '" + both + "' are cut to the max_length of 2 "));
+  file_of(folder, "{\"prompt\": [], \"answer\": [2, 3]}");
+  CHECK(read_instructions(both, {.max_length = 2}).at(0).answer == Ids{2});
+  CHECK(warnings.texts.size() == 2);
 }
 
 TEST_CASE("a line that cannot be learnt from is named", "[data][instructions]") {
@@ -81,7 +95,14 @@ TEST_CASE("a line that cannot be learnt from is named", "[data][instructions]") 
   };
   refused("{", "JSON");
   refused("[1]", "an array, expected an object");
-  refused("{\"prompt\": [1]}", "no \"answer\"");
+  refused("{\"prompt\": [1]}",
+          "no \"answer\"; there are: prompt. Set the options prompt and answer");
+  refused("{\"question\": [1], \"reply\": [1]}", "no \"prompt\"; there are: question, reply.");
+  refused("[{\"prompt\": [1]}]", "the objects of an array stand in lines of their own");
+  CHECK_THROWS_WITH(
+      read_instructions(file_of(folder, "[\n  {\"prompt\": [1], \"answer\": [2]}\n]")),
+      ContainsSubstring("line 1: JSON") &&
+          ContainsSubstring("one array over several lines, expected one object per"));
   refused("{\"prompt\": \"a\", \"answer\": [2]}", "set encode");
   refused("{\"prompt\": [1], \"answer\": 2}", "an integer, expected a text or a list");
   refused("{\"prompt\": [1], \"answer\": [2.5]}", "no token id");

@@ -136,6 +136,12 @@ TEST_CASE("JsonLines: a line that is no JSON is named", "[data][lines]") {
   refused(std::string(10'000, '[') + std::string(10'000, ']'), "nested deeper than 64");
   refused("{\"a\": \"\xff\"}", "not UTF-8");
   refused("{} {}", "something follows");
+  const JsonLines array(file_of(folder, "[\n  {\"a\": 1},\n  {\"a\": 2}\n]"));
+  CHECK_THROWS_WITH(array.get(1), ContainsSubstring("line 2: JSON") &&
+                                      ContainsSubstring("seems to be one array over several lines, "
+                                                        "expected one object per line"));
+  const JsonLines object(file_of(folder, "{\n  \"a\": 1\n}"));
+  CHECK_THROWS_WITH(object.get(0), ContainsSubstring("an object over several lines"));
 }
 
 TEST_CASE("JsonLines: a loader shuffles lines exactly and resumes inside an epoch",

@@ -41,7 +41,8 @@ struct InstructionsOptions {
 };
 
 /// The prompts and answers of a file of JSON lines, each `{"prompt": ..., "answer": ...}`, both
-/// texts or both lists of token ids. Other names in a line are left alone, empty lines too.
+/// texts or both lists of token ids. Other names in a line are left alone, empty lines too. Warns
+/// once of how many were longer than max_length and are cut.
 ///
 /// Throws c10::Error that names the file and the line: the file cannot be read, a line is no JSON
 /// object, lacks a name, has neither texts nor ids, or has no answer.

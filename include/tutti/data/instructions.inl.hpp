@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include <ATen/EmptyTensor.h>
+#include <c10/util/Exception.h>
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/packing.hpp>
@@ -20,10 +21,14 @@ class InstructionLine {
   InstructionLine(Json line, std::string place, const InstructionsOptions& options)
       : place_(std::move(place)), options_(options), line_(std::move(line)) {
     TUTTI_CHECK(line_.is_object(), place_, "it is ", line_.kind(), ", expected an object with \"",
-                options.prompt, "\" and \"", options.answer, "\"");
+                options.prompt, "\" and \"", options.answer, "\"",
+                line_.is_array() && line_.size() > 0 && line_[0].is_object()
+                    ? "; the objects of an array stand in lines of their own (jq -c '.[]')"
+                    : "");
   }
 
-  [[nodiscard]] Instruction instruction() const {
+  // cut: set where tokens were left out.
+  [[nodiscard]] Instruction instruction(bool& cut) const {
     Instruction out{tokens(options_.prompt), tokens(options_.answer)};
     TUTTI_CHECK(!out.answer.empty(), place_, "\"", options_.answer,
                 "\" has no tokens, so that there is nothing to learn");
@@ -34,6 +39,7 @@ class InstructionLine {
       out.answer.push_back(*options_.eos_token_id);
     }
     const auto most = static_cast<std::size_t>(options_.max_length);
+    cut = out.prompt.size() + out.answer.size() > most || out.answer.size() == most;
     out.answer.resize(std::min(out.answer.size(), most - 1));
     if (const std::size_t room = most - out.answer.size(); out.prompt.size() > room) {
       const auto first = options_.bos_token_id ? 1 : 0;  // it stays
@@ -46,7 +52,14 @@ class InstructionLine {
  private:
   [[nodiscard]] std::vector<std::int64_t> tokens(const std::string& name) const {
     const auto* found = line_.find(name);
-    TUTTI_CHECK(found != nullptr, place_, "there is no \"", name, "\"");
+    if (found == nullptr) {
+      std::string names;
+      for (const auto& member : line_.object()) {
+        names += (names.empty() ? "" : ", ") + member.first;
+      }
+      TUTTI_CHECK(false, place_, "there is no \"", name, "\"; there are: ", names,
+                  ". Set the options prompt and answer to the names of the line");
+    }
     if (found->is_string()) {
       TUTTI_CHECK(options_.encode, place_, "\"", name,
                   "\" is a text; set encode to the function of the model's tokenizer");
@@ -83,9 +96,18 @@ TUTTI_INLINE std::vector<Instruction> read_instructions(const std::string& path,
   const JsonLines lines(path, {.empty_lines = EmptyLines::skip});
   std::vector<Instruction> out;
   out.reserve(static_cast<std::size_t>(lines.size()));
+  std::int64_t shortened = 0;
   for (std::int64_t i = 0; i < lines.size(); ++i) {
-    out.push_back(
-        detail::InstructionLine(lines.value(i), lines.place(i) + ": ", options).instruction());
+    bool cut = false;
+    const detail::InstructionLine line(lines.value(i), lines.place(i) + ": ", options);
+    out.push_back(line.instruction(cut));
+    shortened += cut ? 1 : 0;
+  }
+  if (shortened > 0) {
+    TORCH_WARN("instructions: ", shortened, " of ", lines.size(), " in '", path,
+               "' are cut to the max_length of ", options.max_length,
+               " tokens: the start of the prompt is left out, then the end of the answer; set "
+               "max_length higher to learn from all of them");
   }
   return out;
 }

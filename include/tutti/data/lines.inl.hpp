@@ -106,6 +106,24 @@ TUTTI_INLINE Batch TextLines::get(std::int64_t index) const {
   }
 }
 
+namespace detail {
+
+// What the first line of a file that is no JSON lines tells of the file.
+TUTTI_INLINE const char* json_lines_hint(std::string_view first) {
+  const std::size_t at = first.find_first_not_of(" \t");
+  const std::string_view text = at == std::string_view::npos ? "" : first.substr(at);
+  if (text.starts_with('[')) {
+    return "; the file seems to be one array over several lines, expected one object per line "
+           "(jq -c '.[]' writes it so)";
+  }
+  return text.find_first_not_of("{ \t") == std::string_view::npos && !text.empty()
+             ? "; the file seems to have an object over several lines, expected one object per "
+               "line (jq -c . writes it so)"
+             : "";
+}
+
+}  // namespace detail
+
 TUTTI_INLINE JsonLines::JsonLines(const std::vector<std::string>& paths, JsonLinesOptions options)
     : lines_(paths, {.empty_lines = options.empty_lines}), example_(std::move(options.example)) {}
 
@@ -113,7 +131,7 @@ TUTTI_INLINE Json JsonLines::value(std::int64_t index) const {
   try {
     return tutti::detail::parse_json(lines_.line(index));
   } catch (const std::invalid_argument& error) {
-    TUTTI_CHECK(false, place(index), ": ", error.what());
+    TUTTI_CHECK(false, place(index), ": ", error.what(), detail::json_lines_hint(lines_.line(0)));
   }
 }
 
