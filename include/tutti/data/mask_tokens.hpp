@@ -23,7 +23,7 @@ namespace tutti::data {
 /// tokens, ignore_index elsewhere. What is drawn depends on seed, epoch and index of the example.
 /// Source: Devlin et al., "BERT", 2019; Transformers, `DataCollatorForLanguageModeling`.
 struct MaskTokens {
-  std::int64_t mask_token_id = 103;
+  std::int64_t mask_token_id = 103;  ///< this and the next one are bert-base-uncased's
   std::int64_t vocab_size = 30522;
   std::vector<std::int64_t> special_ids = {};  ///< are never chosen: padding, [CLS], [SEP]
   double mlm_probability = 0.15;               ///< of a token to be chosen; 0 to 1
