@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -155,6 +156,30 @@ TEST_CASE("a loader and an evaluation that do not go on are noticed", "[dist][he
   CHECK_THAT(Launched("evaluates", 1s).said,
              ContainsSubstring("has not ended a batch of evaluation for ") &&
                  ContainsSubstring("and was killed, behind all_reduce, call 3"));
+}
+
+TEST_CASE("a phase of an event names it, and a phase inside of another goes back to it",
+          "[dist][heartbeat]") {
+  using dist::detail::callbacks_of;
+  CHECK(callbacks_of(dist::phase_of<BatchEnd>, 30) == "the callbacks of BatchEnd of batch 30");
+  CHECK(callbacks_of(dist::phase_of<EvalBeforeAll>, 30) ==
+        "the callbacks of EvalBeforeAll after batch 30");
+  CHECK(callbacks_of(dist::phase_of<EpochStart>, -1) == "the callbacks of EpochStart");
+  CHECK(callbacks_of(static_cast<dist::Phase>(200), -1) == "the callbacks of Event");
+  const dist::detail::RunPage page(1, "mine");
+  const dist::detail::RankSlot& slot = page.slot(0);
+  dist::FlightRecorder recorder;
+  CHECK_FALSE(recorder.begin_phase(dist::Phase::load));  // no launcher
+  recorder.belongs_to({}, &page.slot(0));
+  CHECK_FALSE(recorder.begin_phase(dist::phase_of<BatchEnd>));
+  const auto before = recorder.begin_phase(dist::Phase::unwatched);
+  CHECK(before == dist::phase_of<BatchEnd>);
+  CHECK(slot.phase.load() == static_cast<std::uint32_t>(dist::Phase::unwatched));
+  recorder.end_phase(before);
+  CHECK(slot.phase.load() == static_cast<std::uint32_t>(dist::phase_of<BatchEnd>));
+  CHECK(slot.phase_since.load() != 0);
+  recorder.end_phase();
+  CHECK(slot.phase_since.load() == 0);
 }
 
 TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbeat]") {

@@ -650,7 +650,20 @@ struct Stuck {
   }
 };
 
-/// What rank 0 says of a run whose training data, or whose evaluation's, stops on rank 1.
+/// Hangs on rank 1 at the first event that has that name.
+struct Hangs final {
+  using events = tutti::all_events;
+  std::string at;
+  template <tutti::Event E>
+  void apply(E, const tutti::State& state) const {
+    if (at == E::name && state.rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(60));
+    }
+  }
+};
+
+/// What rank 0 says of a run whose training data, whose evaluation's, or whose callbacks at an
+/// event stop on rank 1.
 std::string said_of(const char* stuck) {
   const TemporaryFolder folder;
   const EnvironmentVariable what("TUTTI_TEST_STUCK", stuck);
@@ -670,11 +683,11 @@ std::string said_of(const char* stuck) {
 
 TEST_CASE("loop rank: data that stops", "[.rank]") {
   const auto group = tutti::dist::initialize();
-  const bool trains = std::string(std::getenv("TUTTI_TEST_STUCK")) == "training";
-  tutti::TrainerOptions with = options(Stuck{trains}, "1ep");
-  with.eval.emplace_back("held out", Stuck{!trains});
+  const std::string stuck = std::getenv("TUTTI_TEST_STUCK");
+  tutti::TrainerOptions with = options(Stuck{stuck == "training"}, "1ep");
+  with.eval.emplace_back("held out", Stuck{stuck == "evaluation"});
   try {
-    Trainer<>(tiny::net(), std::move(with)).fit();
+    Trainer<Hangs>(tiny::net(), std::move(with), Hangs{stuck}).fit();
   } catch (const std::exception& error) {
     std::ofstream(std::getenv("TUTTI_TEST_SAID")) << error.what();
     throw;
@@ -687,6 +700,65 @@ TEST_CASE("a rank that gets no batch is noticed while it trains and evaluates", 
                                    ContainsSubstring("has got no batch from its loader for 1") &&
                                    ContainsSubstring("and was killed, behind all_reduce ("));
   }
+}
+
+TEST_CASE("a rank that hangs in a callback between batches is noticed, and the event named",
+          "[train][dist]") {
+  using Said = std::pair<const char*, const char*>;
+  for (const auto& [event, where] :
+       {Said("before_dataloader", "BeforeDataloader for 1"),
+        Said("batch_start", "BatchStart for 1"), Said("batch_end", "BatchEnd of batch 0 for 1"),
+        Said("epoch_end", "EpochEnd after batch 3 for 1"),
+        Said("eval_batch_end", "EvalBatchEnd after batch 3 for 1")}) {
+    CHECK_THAT(said_of(event), ContainsSubstring("The first failure of the run: rank 1 of 2 on ") &&
+                                   ContainsSubstring("has not come out of the callbacks of " +
+                                                     std::string(where)) &&
+                                   ContainsSubstring("and was killed, behind "));
+  }
+}
+
+namespace {
+
+/// Takes its time where nobody looks, and where it says so.
+struct TakesLong final {
+  void apply(tutti::FitStart, const tutti::State&) const { wait(); }
+  void apply(tutti::BatchEnd, const tutti::State& state) const {
+    if (state.timestamp.batch == 2) {
+      const tutti::dist::PhaseScope measuring(tutti::dist::Phase::unwatched);
+      wait();
+    }
+  }
+  void apply(tutti::BatchCheckpoint, const tutti::State& state) const {
+    if (state.timestamp.batch == 3) {
+      wait();
+    }
+  }
+  void apply(tutti::FitEnd, const tutti::State&) const { wait(); }
+  static void wait() {
+    if (tutti::dist::here().rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("loop rank: callbacks that take long", "[.rank]") {
+  const auto group = tutti::dist::initialize();
+  Trainer<TakesLong>(tiny::net(), options(Stuck{}, "1ep"), TakesLong{}).fit();
+}
+
+TEST_CASE("what may take long is no hang: FitStart, FitEnd, checkpoints and what says so",
+          "[train][dist]") {
+  const TemporaryFolder folder;
+  CHECK(tutti::dist::launch(
+            {.nproc = 2,
+             .stdout_file = (folder / "out").string(),
+             .stderr_file = (folder / "err").string(),
+             .cleanup_timeout = std::chrono::seconds(5),
+             .hang_timeout = std::chrono::seconds(1),
+             .flight_folder = (folder / "").string(),
+             .command = {"/proc/self/exe", "loop rank: callbacks that take long"}}) == 0);
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/models/causal_lm.hpp>
 #include <tutti/models/generate.hpp>
@@ -94,6 +95,7 @@ struct Generate final {
   template <Event E>
   void generate(E event, State& state) {
     static_cast<void>(run.due(event, state.progress()));  // remembers this batch
+    const dist::PhaseScope generating(dist::Phase::unwatched);
     // Of a sharded model every rank has the whole meanwhile.
     const auto whole = state.sharding != nullptr && !state.sharding->keeps_whole()
                            ? state.sharding->summon()

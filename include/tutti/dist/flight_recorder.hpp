@@ -14,15 +14,18 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/error_file.hpp>
 #include <tutti/core/detail/json_quoted.hpp>
+#include <tutti/core/event.hpp>
 #include <tutti/dist/detail/run_page.hpp>
 #include <tutti/dist/environment.hpp>
 
@@ -85,9 +88,19 @@ struct RecordedCall {
 
 /// What a rank does between batches of training.
 enum class Phase : std::uint32_t {
-  load,     ///< waits for the next batch of a loader
-  evaluate  ///< a batch of evaluation
+  load,       ///< waits for the next batch of a loader
+  evaluate,   ///< a batch of evaluation
+  unwatched,  ///< what may take as long as it takes, inside of a batch or an event, too
+  event = 16  ///< the callbacks of an event: this one and its place among all_events
 };
+
+/// The phase of a rank that runs the callbacks of `E`.
+template <Event E>
+inline constexpr Phase phase_of = []<class... Es>(types<Es...>) {
+  auto place = static_cast<std::uint32_t>(Phase::event);
+  static_cast<void>(((!std::is_same_v<E, Es> && (++place, true)) && ...));
+  return static_cast<Phase>(place);
+}(all_events{});
 
 /// The last collectives of this process. May be used by several threads.
 class FlightRecorder {
@@ -108,9 +121,10 @@ class FlightRecorder {
   void end_batch();
 
   /// Notes that something between batches of training begins, and that it is over; tutti-run
-  /// notices where it never is. See PhaseScope.
-  void begin_phase(Phase phase);
-  void end_phase();
+  /// notices where it never is. begin_phase() returns what was begun and not over before, and
+  /// end_phase(that) goes back to it. See PhaseScope.
+  std::optional<Phase> begin_phase(Phase phase);
+  void end_phase(std::optional<Phase> before = std::nullopt);
 
   /// The last collective; number 0 when there was none.
   [[nodiscard]] RecordedCall last() const;
@@ -157,13 +171,19 @@ class FlightRecorder {
 /// That of this process. It is never destroyed.
 FlightRecorder& flight_recorder();
 
-/// While it lives, this rank is in that phase.
+/// While it lives, this rank is in that phase; then in the one before, whose time begins anew. Your
+/// own callback that may take longer than `--hang_timeout` says so:
+///
+///     const tutti::dist::PhaseScope measuring(tutti::dist::Phase::unwatched);
 class PhaseScope {
  public:
-  explicit PhaseScope(Phase phase) { flight_recorder().begin_phase(phase); }
+  explicit PhaseScope(Phase phase) : before_(flight_recorder().begin_phase(phase)) {}
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
-  ~PhaseScope() { flight_recorder().end_phase(); }
+  ~PhaseScope() { flight_recorder().end_phase(before_); }
+
+ private:
+  std::optional<Phase> before_;
 };
 
 namespace detail {

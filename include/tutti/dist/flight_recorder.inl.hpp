@@ -101,15 +101,23 @@ TUTTI_INLINE void FlightRecorder::end_batch() {
   }
 }
 
-TUTTI_INLINE void FlightRecorder::begin_phase(Phase phase) {
-  if (detail::RankSlot* const slot = this->slot()) {
-    slot->phase.store(static_cast<std::uint32_t>(phase), std::memory_order_relaxed);
-    slot->phase_since.store(detail::monotonic_ns(), std::memory_order_release);
+TUTTI_INLINE std::optional<Phase> FlightRecorder::begin_phase(Phase phase) {
+  detail::RankSlot* const slot = this->slot();
+  if (slot == nullptr) {
+    return std::nullopt;
   }
+  const std::uint32_t before = slot->phase.load(std::memory_order_relaxed);
+  const bool is_inside = slot->phase_since.load(std::memory_order_relaxed) != 0;
+  slot->phase_since.store(0, std::memory_order_relaxed);  // no time of the one before
+  slot->phase.store(static_cast<std::uint32_t>(phase), std::memory_order_release);
+  slot->phase_since.store(detail::monotonic_ns(), std::memory_order_release);
+  return is_inside ? std::optional(static_cast<Phase>(before)) : std::nullopt;
 }
 
-TUTTI_INLINE void FlightRecorder::end_phase() {
-  if (detail::RankSlot* const slot = this->slot()) {
+TUTTI_INLINE void FlightRecorder::end_phase(std::optional<Phase> before) {
+  if (before) {
+    begin_phase(*before);
+  } else if (detail::RankSlot* const slot = this->slot()) {
     slot->phase_since.store(0, std::memory_order_release);
   }
 }

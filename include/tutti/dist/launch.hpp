@@ -80,8 +80,8 @@ struct LaunchOptions {
   std::chrono::milliseconds monitor_interval{100};  ///< how often the ranks are looked at; > 0
   /// A rank that is stopped for so long, or ten times as long swapped out, is killed; 0: it is not.
   std::chrono::milliseconds health_timeout{1'000};
-  /// A batch that lasts for so long, and ten times the median of those before, ends the attempt; 0:
-  /// it may last.
+  /// A batch, or a callback between batches, that lasts for so long, and ten times the median of
+  /// the batches before, ends the attempt; 0: it may last.
   std::chrono::milliseconds hang_timeout{300'000};
   /// Where ranks write their last collectives when the run fails, see FlightRecorder. Empty: a new
   /// one of TMPDIR. It is made when something is written.

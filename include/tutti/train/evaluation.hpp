@@ -161,7 +161,7 @@ void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
   state.dataloader_label = set.label;
   state.dataloader_len = length_of(set.data, set.subset);
   state.eval_timestamp = {};
-  engine.template fire<EvalStart>(state);
+  fire_watched<EvalStart>(engine, state);
   if (run.parallel) {
     run.parallel->broadcast_buffers();
   }
@@ -183,7 +183,7 @@ void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
                               set.data.num_tokens(state.batch).total};
     dist::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
     state.eval_retries = 0;
-    engine.template fire<EvalBatchStart>(state);
+    fire_watched<EvalBatchStart>(engine, state);
     {
       const dist::PhaseScope batch(dist::Phase::evaluate);
       if (set.microbatch.automatic) {
@@ -194,7 +194,7 @@ void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
     }
     state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
     ++done;
-    engine.template fire<EvalBatchEnd>(state);
+    fire_watched<EvalBatchEnd>(engine, state);
     next = next_watched(set.data.loader);
   }
   TUTTI_CHECK(
@@ -203,7 +203,7 @@ void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
   set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
   set.evaluated_at = state.timestamp.batch;
-  engine.template fire<EvalEnd>(state);
+  fire_watched<EvalEnd>(engine, state);
 }
 
 /// The sets that are due at `E`, which happens inside fit.
@@ -225,11 +225,11 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
   if (due.empty()) {
     return;
   }
-  engine.template fire<EvalBeforeAll>(state);
+  fire_watched<EvalBeforeAll>(engine, state);
   for (EvalSet* set : due) {
     evaluate(engine, state, run, *set);
   }
-  engine.template fire<EvalAfterAll>(state);
+  fire_watched<EvalAfterAll>(engine, state);
   if (run.best) {
     run.best->look(state);
   }
@@ -238,11 +238,11 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
 /// Evaluates these sets outside of fit().
 template <class Engine>
 void evaluate_standalone(Engine& engine, State& state, Run& run, std::vector<EvalSet>& sets) {
-  engine.template fire<EvalStandaloneStart>(state);
+  fire_watched<EvalStandaloneStart>(engine, state);
   for (EvalSet& set : sets) {
     evaluate(engine, state, run, set);
   }
-  engine.template fire<EvalStandaloneEnd>(state);
+  fire_watched<EvalStandaloneEnd>(engine, state);
 }
 
 /// Whether predicting goes on: this rank has a batch, or another has one where ranks meet in

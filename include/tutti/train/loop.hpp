@@ -79,10 +79,10 @@ class Loop {
       restore_rng();
     }
     if (state_.timestamp.epoch_in_iteration == 0 && state_.timestamp.batch_in_epoch == 0) {
-      engine_.template fire<IterationStart>(state_);
+      fire_watched<IterationStart>(engine_, state_);
     }
     if (state_.timestamp.batch_in_epoch == 0) {
-      engine_.template fire<EpochStart>(state_);
+      fire_watched<EpochStart>(engine_, state_);
     }
     clock_.pause();
   }
@@ -119,16 +119,16 @@ class Loop {
     if (now.batch_in_epoch == 0) {
       restore_rng();
       if (now.epoch_in_iteration == 0) {
-        engine_.template fire<IterationStart>(state_);
+        fire_watched<IterationStart>(engine_, state_);
       }
-      engine_.template fire<EpochStart>(state_);
+      fire_watched<EpochStart>(engine_, state_);
       log_epoch();
     }
     const Timestamp begun = now;
     start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, now.batch_in_epoch);
     restore_rng();  // in the middle of an epoch, when the loader has come to the batch that is next
     for (std::int64_t done = begun.batch_in_epoch;; ++done) {
-      engine_.template fire<BeforeDataloader>(state_);
+      fire_watched<BeforeDataloader>(engine_, state_);
       if (run_.train_subset >= 0 && done >= run_.train_subset) {
         break;
       }
@@ -166,13 +166,16 @@ class Loop {
 
   // Trains on one batch. Returns whether the run, or the iteration, ends here.
   bool batch(Batch fetched) {
+    std::optional<dist::PhaseScope> callbacks(dist::phase_of<AfterDataloader>);
     state_.batch = run_.train.transform(std::move(fetched));
     std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
                                        run_.train.num_tokens(state_.batch).total};
     engine_.template fire<AfterDataloader>(state_);
     std::optional<Logger::WithinBatch> within(std::in_place, state_.logger);
+    callbacks.emplace(dist::phase_of<BatchStart>);
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
+    callbacks.reset();
     Clock::Duration passed{};
     {
       const BatchScope scope(state_.timestamp.batch);
@@ -184,6 +187,7 @@ class Loop {
         report_logged();
       }
     }
+    callbacks.emplace(dist::phase_of<BatchEnd>);
     const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     run_.step_schedule_after_batch(state_, next);
     compute_train_metrics();
@@ -198,6 +202,7 @@ class Loop {
       go_back();
     }
     within.reset();
+    callbacks.reset();
     follow_parameters();
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
@@ -237,7 +242,7 @@ class Loop {
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = next;
-    engine_.template fire<EpochEnd>(state_);
+    fire_watched<EpochEnd>(engine_, state_);
     follow_parameters();
     evaluate<EpochEnd>();
     checkpoint<EpochCheckpoint>();
@@ -259,7 +264,7 @@ class Loop {
     run_.step_schedule_after_iteration(state_, next);
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = next;
-    engine_.template fire<IterationEnd>(state_);
+    fire_watched<IterationEnd>(engine_, state_);
     follow_parameters();
     checkpoint<IterationCheckpoint>();
   }
@@ -339,6 +344,7 @@ class Loop {
   void go_back() {
     if (state_.go_back >= 0) {
       TUTTI_CHECK(run_.checkpoints, cannot_go_back);
+      const dist::PhaseScope loading(dist::Phase::unwatched);
       clock_.pause();
       run_.checkpoints->go_back(std::exchange(state_.go_back, -1));
       engine_.record(BatchEnd::name, "go_back");

@@ -15,6 +15,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/event.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/log.hpp>
 #include <tutti/core/state.hpp>
@@ -68,6 +69,13 @@ inline void start_epoch(DataSpec& data, const State& state, std::int64_t epoch =
 inline std::optional<Batch> next_watched(AnyLoader& loader) {
   const dist::PhaseScope loading(dist::Phase::load);
   return loader.next();
+}
+
+/// Runs the policies that act on `E`; tutti-run notices when they do not come to their end.
+template <Event E, class Engine>
+void fire_watched(Engine& engine, State& state) {
+  const dist::PhaseScope callbacks(dist::phase_of<E>);
+  engine.template fire<E>(state);
 }
 
 /// What the loop needs beside State; policies do not see it.

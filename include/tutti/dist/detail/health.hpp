@@ -4,12 +4,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -26,13 +28,18 @@ struct HealthOptions {
   /// A stopped rank may be silent for so long, one that is not stopped (it swaps, or gets no
   /// processor) ten times as long; 0: for ever.
   std::chrono::milliseconds health_timeout{1000};
-  /// A batch may take so long, and ten times the median of those before it; 0: for ever.
+  /// A batch, or the callbacks of an event between batches, may take so long, and ten times the
+  /// median of the batches before; 0: for ever.
   std::chrono::milliseconds hang_timeout{300'000};
 };
 
 /// The letter of a process's state in /proc ('T' stopped, 'Z' dead); 't' also where a debugger
 /// holds it; 0 when there is no such process.
 char process_state(std::int64_t pid);
+
+/// "the callbacks of BatchEnd of batch 30", "the callbacks of EpochEnd after batch 30": a phase of
+/// an event. batch: the last; -1: there was none.
+std::string callbacks_of(Phase phase, std::int64_t batch);
 
 /// Looks at the launcher's page.
 class Health {
@@ -90,6 +97,25 @@ TUTTI_INLINE char process_state(std::int64_t pid) {
   return debugged ? 't' : stat[name_end + 2];
 }
 
+TUTTI_INLINE std::string callbacks_of(Phase phase, std::int64_t batch) {
+  const auto names = []<class... Es>(types<Es...>) {
+    return std::array<std::string_view, sizeof...(Es)>{Es::name...};
+  }(all_events{});
+  const std::size_t place =
+      static_cast<std::size_t>(phase) - static_cast<std::size_t>(Phase::event);
+  std::string type;  // BatchEnd of batch_end
+  bool is_first = true;
+  for (const char letter : place < names.size() ? names[place] : std::string_view("event")) {
+    if (letter != '_') {
+      type += is_first ? static_cast<char>(letter - 'a' + 'A') : letter;
+    }
+    is_first = letter == '_';
+  }
+  const std::string number = " batch " + std::to_string(batch);
+  return "the callbacks of " + type +
+         (batch < 0 ? "" : (phase == phase_of<BatchEnd> ? " of" : " after") + number);
+}
+
 TUTTI_INLINE void Health::look(const std::vector<std::int64_t>& started) {
   const auto now = Clock::now();
   // Where the launcher itself did not run, silence says nothing.
@@ -143,8 +169,11 @@ TUTTI_INLINE std::string Health::silent(int local_rank) const {
 TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   const RankSlot& slot = page_.slot(local_rank);
   const std::int64_t batch = slot.batch_since.load();
-  const std::int64_t since = batch != 0 ? batch : slot.phase_since.load();
+  const std::int64_t phase_since = slot.phase_since.load();
+  const std::int64_t since = batch != 0 ? batch : phase_since;
+  const auto phase = static_cast<Phase>(slot.phase.load());
   if (options_.hang_timeout.count() == 0 || since == 0 ||
+      (phase_since != 0 && phase == Phase::unwatched) ||
       seen_[static_cast<std::size_t>(local_rank)].tick == 0 || local_rank != slowest()) {
     return {};
   }
@@ -157,11 +186,14 @@ TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   if (passed < limit || process_state(slot.pid.load()) == 't') {
     return {};
   }
-  const auto phase = static_cast<Phase>(slot.phase.load());
-  const char* what = batch != 0             ? "has not ended its batch for "
-                     : phase == Phase::load ? "has got no batch from its loader for "
-                                            : "has not ended a batch of evaluation for ";
-  return what + Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
+  const std::int64_t batches = slot.batches.load();
+  const std::string what =
+      batch != 0             ? "has not ended its batch"
+      : phase == Phase::load ? "has got no batch from its loader"
+      : phase == Phase::evaluate
+          ? "has not ended a batch of evaluation"
+          : "has not come out of " + callbacks_of(phase, batches > 0 ? slot.batch.load() : -1);
+  return what + " for " + Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
 }
 
 TUTTI_INLINE int Health::slowest() const {

@@ -92,7 +92,7 @@ struct alignas(64) RunHeader {
   SharedText<1024> fault_text;       ///< a sentence: which rank failed first, and where it was
 };
 
-inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '3'};
+inline constexpr std::array<char, 8> page_magic{'t', 'u', 't', 't', 'i', 'p', '0', '4'};
 
 inline std::int64_t monotonic_ns() {
   timespec now{};
