@@ -10,6 +10,8 @@ namespace UNITY_BUILD_UNIQUE_ID {
 using tutti::dist::Environment;
 using Variables = std::map<std::string, std::string>;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -106,6 +108,19 @@ TEST_CASE("a missing variable is named", "[dist][environment]") {
     variables.erase(name);
     CHECK_THAT(error_of(variables), ContainsSubstring(std::string(name) + " is not set"));
   }
+  CHECK_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+             StartsWith("tutti::dist: MASTER_ADDR and MASTER_PORT are not set, although ") &&
+                 EndsWith("with 127.0.0.1 where all ranks run on one machine, else LOCAL_RANK and "
+                          "LOCAL_WORLD_SIZE, too"));
+  CHECK_THAT(error_of({{"WORLD_SIZE", "2"}, {"MASTER_PORT", "4000"}}),
+             StartsWith("tutti::dist: RANK and MASTER_ADDR are not set, "));
+  CHECK_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "gpu01"}}),
+             StartsWith("tutti::dist: MASTER_PORT, LOCAL_RANK and LOCAL_WORLD_SIZE are not set, "));
+  CHECK(read({{"RANK", "1"},
+              {"WORLD_SIZE", "2"},
+              {"MASTER_ADDR", "127.0.0.1"},
+              {"MASTER_PORT", "4000"}})
+            .describe() == "rank 1 of 2 (local rank 1 of 2, node 0)");
   Variables variables = torchrun();
   variables.erase("MASTER_PORT");
   CHECK_THAT(error_of(variables), ContainsSubstring("MASTER_PORT is 0"));

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 // Environment::read, and one function for each launcher whose variables it understands.
 
@@ -82,7 +83,8 @@ TUTTI_INLINE int Variables::number(const char* name) const {
     throw std::invalid_argument(
         "tutti::dist: " + std::string(name) +
         " is not set, although other variables say that this is a distributed run; start it by "
-        "torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+        "tutti-run, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, "
+        "LOCAL_WORLD_SIZE, "
         "MASTER_ADDR and MASTER_PORT");
   }
   return number(name, 0);
@@ -102,6 +104,31 @@ TUTTI_INLINE void set_master(Environment& found, const Variables& variables,
   found.master_port = variables.number("MASTER_PORT", port);
 }
 
+// Names all variables that are missing in a start by hand, but for a port alone, of which
+// validate() speaks.
+TUTTI_INLINE void check_start(const Variables& variables) {
+  std::vector<std::string> needed{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  if (variables.has("MASTER_ADDR") && !is_loopback(variables.text("MASTER_ADDR", ""))) {
+    needed.insert(needed.end(), {"LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  }
+  std::string missing;
+  int count = 0;
+  for (auto name = needed.rbegin(); name != needed.rend(); ++name) {
+    if (!variables.has(name->c_str())) {
+      missing = *name + (count == 0 ? "" : count == 1 ? " and " : ", ") + missing;
+      ++count;
+    }
+  }
+  if (count > 0 && missing != "MASTER_PORT") {
+    throw std::invalid_argument(
+        "tutti::dist: " + missing + (count == 1 ? " is" : " are") +
+        " not set, although other variables say that this is a distributed run; start it by "
+        "tutti-run, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
+        "for every rank, with 127.0.0.1 where all ranks run on one machine, else LOCAL_RANK and "
+        "LOCAL_WORLD_SIZE, too");
+  }
+}
+
 TUTTI_INLINE Environment from_torch(const Variables& variables) {
   Environment found;
   found.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", 0);
@@ -109,6 +136,7 @@ TUTTI_INLINE Environment from_torch(const Variables& variables) {
   if (found.world_size == 1 && variables.number("RANK", 0) == 0) {
     return found;  // a run of one process, whatever else is set
   }
+  check_start(variables);
   found.source = "RANK";
   found.rank = variables.number("RANK");
   found.world_size = variables.number("WORLD_SIZE");
