@@ -6,9 +6,12 @@
 
 #include <torch/optim/adam.h>
 
+#include <tutti/dist/ddp.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/sharded.hpp>
 #include <tutti/trainer.hpp>
 
+#include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
@@ -52,6 +55,34 @@ TEST_CASE("a trainer's plan has its optimizer's state as soon as there is one",
                        .progress_bar = false});
   adam.fit();
   CHECK(memory_plan(adam)[0].optimizer == 8 * elements);
+}
+
+TEST_CASE("rank body: a plan of a sharded model says where it can be made", "[.rank]") {
+  const auto of_stage = [](dist::ShardStage stage) {
+    return Trainer<>(tiny::net(), {.train = tiny::batches(2),
+                                   .max_duration = "1ba",
+                                   .optimizer = SGD{.lr = 0.1},
+                                   .device = "cpu",
+                                   .progress_bar = false,
+                                   .sharding = {.stage = stage}});
+  };
+  const auto sharded = of_stage(dist::ShardStage::parameters);
+  CHECK_THROWS_WITH(memory_plan(sharded, 8),
+                    ContainsSubstring("memory_plan: the model is sharded, so that ") &&
+                        ContainsSubstring("plan in one process, or with sharding.stage = "
+                                          "ShardStage::none"));
+  CHECK(memory_plan(of_stage(dist::ShardStage::none), 8)[3].stage == dist::ShardStage::parameters);
+}
+
+TEST_CASE("a plan is made in one process, or without sharding", "[train][memory_plan]") {
+  CHECK(tutti_test::run_ranks("rank body: a plan of a sharded model says where it can be made") ==
+        tutti_test::all_passed);
+  Trainer<> one(tiny::net(), {.train = tiny::batches(2),
+                              .max_duration = "1ba",
+                              .optimizer = SGD{.lr = 0.1},
+                              .progress_bar = false,
+                              .sharding = {.stage = dist::ShardStage::parameters}});
+  CHECK(memory_plan(one, 8)[0].parameters == 4 * elements);
 }
 
 TEST_CASE("a trainer's plan refuses what dist::memory_plan refuses", "[train][memory_plan]") {

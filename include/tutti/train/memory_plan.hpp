@@ -33,11 +33,12 @@ std::vector<dist::MemoryPlan> memory_plans(const State& state, int world_size,
 /// What each rank would have in memory when this trainer's model trained on `world_size` ranks: a
 /// plan for each ShardStage, and, when options.sharding.shard_degree says so, of copies.
 ///
-/// trainer: a Trainer; its model is read, and, when it is not sharded and has taken a step, what
-/// its optimizers have as state. Otherwise options.optimizer_bytes counts. world_size >= 1.
+/// trainer: a Trainer of one process, or of several with ShardStage::none; its model is read, and,
+/// when it has taken a step, what its optimizers have as state. Before, options.optimizer_bytes
+/// counts. world_size >= 1.
 /// Returns plans of none, optimizer, gradients and parameters, in this order; dist::to_table()
-/// prints them. Throws c10::ValueError as dist::memory_plan(), and when the model is sharded
-/// already: plan ahead of fit().
+/// prints them. Throws c10::ValueError as dist::memory_plan(), and when the model is sharded: a
+/// Trainer of several processes with another stage shards it when it is made.
 template <detail::KeepsState Trainer>
 [[nodiscard]] std::vector<dist::MemoryPlan> memory_plan(const Trainer& trainer, int world_size = 1,
                                                         dist::MemoryPlanOptions options = {}) {

@@ -18,9 +18,11 @@ TUTTI_INLINE std::int64_t tensor_bytes(const Archive& archive) {
 
 TUTTI_INLINE std::vector<dist::MemoryPlan> memory_plans(const State& state, int world_size,
                                                         dist::MemoryPlanOptions options) {
-  TUTTI_CHECK_VALUE(state.sharding == nullptr,
-                    "memory_plan: the model is sharded already, so that its sizes on one rank are "
-                    "not those of the whole; plan ahead of fit()");
+  TUTTI_CHECK_VALUE(
+      state.sharding == nullptr,
+      "memory_plan: the model is sharded, so that its sizes on one rank are not those "
+      "of the whole; plan in one process, or with sharding.stage = "
+      "ShardStage::none: the plan has all stages");
   std::int64_t bytes = 0;
   std::int64_t elements = 0;
   for (const auto& optimizer : state.optimizers) {
