@@ -73,8 +73,8 @@ TEST_CASE("heartbeat rank: goes on", "[.rank]") {
         if (mishap == "hangs") {
           std::this_thread::sleep_for(60s);
         }
-        if (mishap == "fails") {
-          std::exit(7);
+        if (mishap == "fails" || mishap == "leaves") {
+          std::exit(mishap == "fails" ? 7 : 0);
         }
         ::raise(mishap == "stops" ? SIGSTOP : SIGKILL);
       }
@@ -186,6 +186,15 @@ TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbea
   const Launched run("fails");
   CHECK(run.status == 7);
   CHECK_THAT(run.said, EndsWith("ended with status 7, behind all_reduce, call 3, in batch 3"));
+}
+
+TEST_CASE("a rank that ends with status 0 in the middle is named, not the one that waits for it",
+          "[dist][heartbeat]") {
+  const Launched run("leaves");
+  CHECK(run.status != 0);
+  CHECK_THAT(run.said, ContainsSubstring("The first failure of the run: rank 1 of 2 on ") &&
+                           EndsWith("ended with status 0 while the others went on, behind "
+                                    "all_reduce, call 3, in batch 3"));
 }
 
 TEST_CASE("heartbeat rank: waits for its record", "[.rank]") {

@@ -509,6 +509,39 @@ TEST_CASE("launched rank: adds up", "[.rank]") {
   CHECK(group->all_reduce_value(group->rank() + 1) == 3);
 }
 
+TEST_CASE("launched rank: waits for one that is gone", "[.rank]") {
+  dist::initialize(at::kCPU, 3s);
+}
+
+TEST_CASE(
+    "a rank that ends with status 0 before it joins the others is named, at once and at the end",
+    "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  const LaunchOptions options =
+      shell(2, "[ $RANK = 1 ] || exec '" + self + "' 'launched rank: waits for one that is gone'",
+            folder);
+  Said said(folder / "said");
+  const int status = launch(options);
+  const std::string text = said.end();
+  CHECK(status != 0);
+  const std::string named = "ended with status 0 while the others went on";
+  CHECK_THAT(text, ContainsSubstring(named + "; they wait for it\n"));
+  CHECK_THAT(text, ContainsSubstring("tutti-run: rank 1 of 2 on ") &&
+                       ContainsSubstring(named + ", ") &&
+                       ContainsSubstring(" s before the others failed\n"));
+  CHECK(text.find("they wait for it") < text.find("before the others failed"));
+}
+
+TEST_CASE("ranks that end with status 0 one after the other are nothing to speak of",
+          "[dist][launch]") {
+  const TemporaryFolder folder;
+  const LaunchOptions options = shell(2, "[ $RANK = 1 ] || sleep 1.5", folder);
+  Said said(folder / "said");
+  CHECK(launch(options) == 0);
+  CHECK(said.end().empty());
+}
+
 TEST_CASE("ranks that are launched find each other", "[dist][launch]") {
   const TemporaryFolder folder;
   LaunchOptions options{.nproc = 2,

@@ -136,6 +136,7 @@ class Child {
   }
 
   [[nodiscard]] bool ended_badly() const { return !running_ && status_ != 0; }
+  [[nodiscard]] bool ended_well() const { return !running_ && status_ == 0; }
 
   /// It has ended badly, and not since it was told to.
   [[nodiscard]] bool failed() const { return ended_badly() && !told_; }

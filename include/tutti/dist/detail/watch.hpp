@@ -130,6 +130,14 @@ class Watch {
   // What ended that child and where it was.
   [[nodiscard]] std::string sentence(std::size_t child) const;
 
+  // A rank that has ended with status 0 ahead of the others: in a batch or a callback, or before it
+  // met them.
+  [[nodiscard]] bool left(std::size_t child) const;
+
+  // Of those that have left, the first; its sentence is told to the ranks, and said when others
+  // still run a second later.
+  void look_for_leavers();
+
   // The attempt ends: the ranks get to know why, and a moment to say so themselves.
   void end(const std::string& why);
 
@@ -153,6 +161,9 @@ class Watch {
     std::uint32_t before;
   };
   std::map<std::size_t, Dump> dumps_;
+  std::optional<std::size_t> leaver_;  // the child that has left first
+  Clock::time_point left_at_;
+  bool leaver_is_said_ = false;
   std::optional<Clock::time_point> told_at_;
   std::optional<Clock::time_point> killed_at_;
 };
@@ -194,6 +205,7 @@ TUTTI_INLINE Outcome Watch::operator()() {
                    options_.flight_folder.c_str());
       ask_for_dumps();
     }
+    look_for_leavers();
     look_for_failures();
     look_for_silence();
     const Order elsewhere = options_.outside ? options_.outside() : Order();
@@ -216,6 +228,7 @@ TUTTI_INLINE Outcome Watch::operator()() {
       killed_at_ = Clock::now() + std::chrono::hours(1);
     }
   }
+  look_for_leavers();
   look_for_failures();
   int status = first_failure_;
   for (std::size_t i = 0; i < children_.size(); ++i) {
@@ -281,6 +294,12 @@ TUTTI_INLINE void Watch::look_for_failures() {
     first_failure_ = children_[*first].code();
     failed_at_ = Clock::now();
     cause_ = sentence(*first);
+    if (leaver_ && page_.slot(static_cast<int>(*first)).follows.load() != 0) {
+      const auto before =
+          std::chrono::duration_cast<std::chrono::milliseconds>(failed_at_ - left_at_);
+      cause_ = sentence(*leaver_) + ", " + Restarts::seconds(before) + " before the others failed";
+      std::fprintf(stderr, "tutti-run: %s\n", cause_.c_str());
+    }
     if (options_.failed) {
       options_.failed(first_failure_, cause_);
     }
@@ -349,12 +368,50 @@ TUTTI_INLINE std::string Watch::sentence(std::size_t child) const {
         " was ended by signal " + std::to_string(code - 128) + " (" + ::strsignal(code - 128) + ")";
   } else {
     text += " ended with status " + std::to_string(code);
+    text += code == 0 ? " while the others went on" : "";
   }
   const RankSlot& slot = page_.slot(static_cast<int>(child));
   if (slot.pid.load() != 0) {
     text += ", " + where_it_was(slot);
   }
   return text;
+}
+
+TUTTI_INLINE bool Watch::left(std::size_t child) const {
+  const RankSlot& slot = page_.slot(static_cast<int>(child));
+  if (slot.follows.load() != 0) {
+    return false;
+  }
+  if (slot.pid.load() != 0) {
+    return slot.batch_since.load() != 0 || slot.phase_since.load() != 0 ||
+           slot.call_since.load() != 0;
+  }
+  bool others_meet = false;
+  for (int i = 0; i < page_.ranks(); ++i) {
+    others_meet = others_meet || page_.slot(i).tick.load() != 0;
+  }
+  return others_meet;
+}
+
+TUTTI_INLINE void Watch::look_for_leavers() {
+  bool others_are_left = false;
+  for (Child& child : children_) {
+    others_are_left = child.running() || child.ended_badly() || others_are_left;
+  }
+  if (forwarded_ != 0 || first_failure_ != 0 || !others_are_left) {
+    return;
+  }
+  for (std::size_t i = 0; i < children_.size() && !leaver_; ++i) {
+    if (children_[i].ended_well() && left(i)) {
+      leaver_ = i;
+      left_at_ = Clock::now();
+      page_.tell(sentence(i));
+    }
+  }
+  if (leaver_ && !leaver_is_said_ && Clock::now() - left_at_ > std::chrono::seconds(1)) {
+    leaver_is_said_ = true;
+    std::fprintf(stderr, "tutti-run: %s; they wait for it\n", sentence(*leaver_).c_str());
+  }
 }
 
 TUTTI_INLINE void Watch::end(const std::string& why) {
