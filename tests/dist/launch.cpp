@@ -286,6 +286,20 @@ TEST_CASE("a launcher that is killed leaves nothing behind", "[dist][launch]") {
   }
 }
 
+TEST_CASE("a run whose guard was killed ends with its own status, and says so", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const LaunchOptions options = shell(
+      1,
+      "for s in /proc/[0-9]*/stat; do case \"$(cat $s 2>/dev/null)\" in "
+      "*\"(tutti-guard) \"?\" $PPID \"*) p=${s#/proc/}; kill -9 ${p%/stat};; esac; done; exit 6",
+      folder);
+  Said said(folder / "said");
+  const int status = launch(options);
+  const std::string text = said.end();
+  CHECK(status == 6);
+  CHECK_THAT(text, ContainsSubstring("tutti-run: the guard of this run (pid "));
+}
+
 TEST_CASE("what a run leaves behind is its own affair when it ends well", "[dist][launch]") {
   const TemporaryFolder folder;
   const std::string pid = (folder / "pid").string();

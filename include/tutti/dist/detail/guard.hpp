@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,17 +62,19 @@ class BlockedSignals {
 };
 
 /// A process that outlives the launcher by the time that it takes to end its ranks: SIGTERM, and
-/// SIGKILL when they are still there `grace` later. It watches a pipe that only the launcher holds
-/// open, so it also learns of `kill -9`. A launcher that ends by itself lets it go.
+/// SIGKILL when they are still there `grace` later. It watches a socket that only the launcher
+/// holds open, so it also learns of `kill -9`. A launcher that ends by itself lets it go.
 class Guard {
  public:
   /// mark: "NAME=value", in the environment of all that is to be ended. who: named in what it says.
   /// Call it before anything is started. Throws std::runtime_error when there can be no further
   /// process.
-  Guard(std::string mark, std::chrono::milliseconds grace, const char* who = "tutti-run") {
+  Guard(std::string mark, std::chrono::milliseconds grace, const char* who = "tutti-run")
+      : who_(who) {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      throw std::runtime_error(std::string("cannot make a pipe: ") + std::strerror(errno));
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      throw std::runtime_error(std::string("cannot make a pair of sockets: ") +
+                               std::strerror(errno));
     }
     pid_ = ::fork();
     if (pid_ == 0) {
@@ -89,7 +92,12 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
   ~Guard() {
-    [[maybe_unused]] const auto told = ::write(launcher_, "", 1);  // it has ended by itself
+    if (::send(launcher_, "", 1, MSG_NOSIGNAL) != 1) {  // it has ended by itself
+      std::fprintf(stderr,
+                   "%s: the guard of this run (pid %d) was killed, so that nobody would have ended "
+                   "the run's processes had the launcher been killed, too\n",
+                   who_, static_cast<int>(pid_));
+    }
     ::close(launcher_);
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
@@ -122,6 +130,7 @@ class Guard {
 
   static void end_all(const std::string& mark, std::chrono::milliseconds grace, const char* who);
 
+  const char* who_;
   pid_t pid_ = -1;
   int launcher_ = -1;
 };
