@@ -38,6 +38,7 @@ using namespace tutti;
 using namespace tutti::dist::detail;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 using Clock = std::chrono::steady_clock;
 
 namespace {
@@ -233,7 +234,10 @@ TEST_CASE("whoever has another token is refused, and the run goes on", "[dist][d
       c10::make_intrusive<DoorStore>("127.0.0.1", served.port, std::string(64, 'b'), 20s);
   CHECK(right->add("n", 1) == 1);
   CHECK_THROWS_WITH(DoorStore("127.0.0.1", tutti_test::free_port(), token, 300ms),
-                    ContainsSubstring("nobody who knows this run answers at 127.0.0.1:"));
+                    ContainsSubstring("nobody who knows this run answers at 127.0.0.1:") &&
+                        EndsWith(": Connection refused"));
+  CHECK_THROWS_WITH(DoorStore("nosuchhost.invalid", 1, token, 300ms),
+                    ContainsSubstring("the name 'nosuchhost.invalid' does not resolve: "));
 }
 
 TEST_CASE("a proof of another connection, and a message that was changed, are refused",

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -126,6 +128,19 @@ TEST_CASE("tutti-run helps, tells its version and passes on how the program ende
   CHECK_THAT(run({"-n", "1", "sh", "-c", "exit 5"}), StartsWith("5: tutti-run: rank 0 (pid "));
   CHECK_THAT(run({"-n", "two", "sh"}), StartsWith("2: tutti-run: -n is \"two\""));
   CHECK_THAT(run({"-n", "1", "/no/such"}), StartsWith("127: tutti-run: cannot start '/no/such'"));
+  const TemporaryFolder folder;
+  const std::string token = (folder / "token").string();
+  std::ofstream(token) << std::string(64, 'a') << '\n';
+  std::filesystem::permissions(token, std::filesystem::perms(0600));
+  const auto meets = [&](const std::string& at, const std::string& patience = "0.3") {
+    return run({"-n", "1", "--nnodes", "2", "--rdzv", at, "--token-file", token, "--join-timeout",
+                patience, "true"});
+  };
+  CHECK_THAT(meets("nosuchhost.invalid:29604"),
+             StartsWith("1: tutti-run: the name 'nosuchhost.invalid' does not resolve: "));
+  CHECK_THAT(meets("nosuchhost.invalid:29604", "1.5"),
+             StartsWith("1: tutti: the name 'nosuchhost.invalid' does not resolve: ") &&
+                 ContainsSubstring("; it is tried for 1 s more\ntutti-run: the name "));
 }
 
 TEST_CASE("restarts are asked for in torchrun's spelling, too", "[dist][launch]") {

@@ -202,7 +202,8 @@ inline LaunchOptions parse_launch(const std::vector<std::string>& arguments,
   return options;
 }
 
-/// The program `tutti-run`. Returns its exit status: launch()'s, 2 for a wrong command line.
+/// The program `tutti-run`. Returns its exit status: launch()'s; 2 for a wrong command line, 127
+/// when the program cannot be started, 1 when the launcher itself fails.
 inline int launch_main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const std::string first = arguments.empty() ? "--help" : arguments.front();
@@ -219,9 +220,12 @@ inline int launch_main(int argc, char** argv) {
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;
-  } catch (const std::exception& error) {
+  } catch (const detail::CannotStart& error) {
     std::fprintf(stderr, "tutti-run: %s\n", error.what());
     return 127;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tutti-run: %s\n", error.what());
+    return 1;
   }
 }
 

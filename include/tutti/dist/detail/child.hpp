@@ -67,6 +67,11 @@ class Output {
   int fd_ = -1;
 };
 
+/// A program that is not there or cannot be run.
+struct CannotStart : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// What a child is started with.
 struct ChildOptions {
   std::vector<std::string> words;      ///< the program and its arguments
@@ -78,7 +83,7 @@ struct ChildOptions {
 /// A process in a group of its own, which is told to end when the launcher is gone.
 class Child {
  public:
-  /// Throws std::runtime_error when the program cannot be started.
+  /// Throws CannotStart when the program cannot be started.
   Child(const ChildOptions& options, Output out, Output error)
       : out_(std::move(out)), error_(std::move(error)) {
     std::vector<char*> words = pointers(options.words);
@@ -103,8 +108,7 @@ class Child {
       if (pid_ > 0) {
         ::waitpid(pid_, nullptr, 0);
       }
-      throw std::runtime_error("cannot start '" + options.words.front() +
-                               "': " + std::strerror(reason));
+      throw CannotStart("cannot start '" + options.words.front() + "': " + std::strerror(reason));
     }
     ::setpgid(pid_, pid_);
   }

@@ -116,7 +116,8 @@ class DoorClient {
   using Milliseconds = std::chrono::milliseconds;
 
   /// Connects, again and again until there is a server, and proves itself.
-  /// Throws std::runtime_error saying that nobody answers in time, or that the token is another's.
+  /// Throws std::runtime_error saying that nobody answers in time and why, or that the token is
+  /// another's. A name that does not resolve may do so later; a line on stderr says so meanwhile.
   DoorClient(const std::string& host, int port, const std::string& token, Milliseconds timeout);
 
   void send(std::string_view message);
@@ -133,7 +134,7 @@ class DoorClient {
   [[nodiscard]] std::string own_address() const;
 
  private:
-  // One try; false: nobody is there yet.
+  // One try; false: nobody is there yet, for the reason in problem_.
   bool connect(const std::string& host, int port);
 
   // One try; false: the other side closed the connection.
@@ -146,6 +147,8 @@ class DoorClient {
   Seal out_;
   Seal in_;
   std::string bytes_;
+  std::string problem_;
+  bool resolves_ = true;
 };
 
 /// The server's end, for any number of clients, in one thread that calls step().

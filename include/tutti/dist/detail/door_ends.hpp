@@ -64,9 +64,18 @@ TUTTI_INLINE DoorClient::DoorClient(const std::string& host, int port, const std
   for (;;) {
     const auto left = std::chrono::duration_cast<Milliseconds>(limit - Clock::now());
     if (left.count() <= 0) {
-      throw std::runtime_error("nobody who knows this run answers at " + where);
+      const std::string reason = problem_.empty() ? "" : ": " + problem_;
+      throw std::runtime_error(resolves_ ? "nobody who knows this run answers at " + where + reason
+                                         : problem_ + "; is it spelt right?");
     }
-    if (connect(host, port)) {
+    const bool resolved = resolves_;
+    const bool connected = connect(host, port);
+    if (resolved && !resolves_ && left > Milliseconds(1000)) {
+      std::fprintf(stderr, "tutti: %s; it is tried for %lld s more\n", problem_.c_str(),
+                   static_cast<long long>(left.count() / 1000));
+    }
+    if (connected) {
+      problem_ = "it closes the connection";
       if (shake_hands(token, std::min<Milliseconds>(left, handshake_time))) {
         return;
       }
@@ -85,17 +94,22 @@ TUTTI_INLINE bool DoorClient::connect(const std::string& host, int port) {
   ::addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   ::addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+  const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  resolves_ = failed == 0;
+  if (!resolves_) {
+    problem_ = "the name '" + host + "' does not resolve: " + ::gai_strerror(failed);
     return false;
   }
   const std::unique_ptr<::addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   for (const ::addrinfo* one = found; one != nullptr; one = one->ai_next) {
     Descriptor socket(
         ::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, one->ai_protocol));
-    const bool begun =
-        ::connect(socket.number(), one->ai_addr, one->ai_addrlen) == 0 ||
-        (errno == EINPROGRESS && ready(socket.number(), POLLOUT, Milliseconds(2000)));
-    int problem = 0;
+    bool begun = ::connect(socket.number(), one->ai_addr, one->ai_addrlen) == 0;
+    int problem = begun ? 0 : errno;
+    if (problem == EINPROGRESS) {
+      begun = ready(socket.number(), POLLOUT, Milliseconds(2000));
+      problem = begun ? 0 : ETIMEDOUT;
+    }
     ::socklen_t size = sizeof problem;
     if (begun && ::getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &problem, &size) == 0 &&
         problem == 0) {
@@ -104,6 +118,7 @@ TUTTI_INLINE bool DoorClient::connect(const std::string& host, int port) {
       bytes_.clear();
       return true;
     }
+    problem_ = std::strerror(problem);
   }
   return false;
 }
