@@ -748,6 +748,32 @@ TEST_CASE("loop rank: callbacks that take long", "[.rank]") {
   Trainer<TakesLong>(tiny::net(), options(Stuck{}, "1ep"), TakesLong{}).fit();
 }
 
+namespace {
+
+struct SleepsAtEpochEnd final {
+  void apply(tutti::EpochEnd, const tutti::State&) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("loop rank: a callback that nobody waits for", "[.rank]") {
+  const auto group = tutti::dist::initialize();
+  Trainer<SleepsAtEpochEnd>(tiny::net(), options(Stuck{}, "1ep")).fit();
+}
+
+TEST_CASE("a callback that nobody waits for is no hang", "[train][dist]") {
+  const TemporaryFolder folder;
+  CHECK(tutti::dist::launch(
+            {.nproc = 1,
+             .stdout_file = (folder / "out").string(),
+             .stderr_file = (folder / "err").string(),
+             .hang_timeout = std::chrono::seconds(1),
+             .flight_folder = (folder / "").string(),
+             .command = {"/proc/self/exe", "loop rank: a callback that nobody waits for"}}) == 0);
+}
+
 TEST_CASE("what may take long is no hang: FitStart, FitEnd, checkpoints and what says so",
           "[train][dist]") {
   const TemporaryFolder folder;

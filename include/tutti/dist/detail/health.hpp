@@ -71,6 +71,7 @@ class Health {
 
   // The rank that the others wait for: that with the fewest collectives.
   [[nodiscard]] int slowest() const;
+  [[nodiscard]] bool others_wait() const;
 
   HealthOptions options_;
   const RunPage& page_;
@@ -174,7 +175,8 @@ TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   const auto phase = static_cast<Phase>(slot.phase.load());
   if (options_.hang_timeout.count() == 0 || since == 0 ||
       (phase_since != 0 && phase == Phase::unwatched) ||
-      seen_[static_cast<std::size_t>(local_rank)].tick == 0 || local_rank != slowest()) {
+      seen_[static_cast<std::size_t>(local_rank)].tick == 0 || local_rank != slowest() ||
+      (batch == 0 && phase >= Phase::event && !others_wait())) {
     return {};
   }
   std::vector<std::int64_t> times = seen_[static_cast<std::size_t>(local_rank)].times;
@@ -194,6 +196,15 @@ TUTTI_INLINE std::string Health::hangs(int local_rank) const {
           ? "has not ended a batch of evaluation"
           : "has not come out of " + callbacks_of(phase, batches > 0 ? slot.batch.load() : -1);
   return what + " for " + Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
+}
+
+TUTTI_INLINE bool Health::others_wait() const {
+  for (int i = 0; i < page_.ranks(); ++i) {
+    if (page_.slot(i).call_since.load() != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 TUTTI_INLINE int Health::slowest() const {
