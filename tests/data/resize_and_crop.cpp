@@ -3,9 +3,11 @@
 #include "support/catch.hpp"
 
 #include <cstdint>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include <tutti/data/image_geometry.hpp>
 #include <tutti/data/transforms.hpp>
 
 namespace UNITY_BUILD_UNIQUE_ID {
@@ -34,6 +36,35 @@ TEST_CASE("the shorter side is scaled and the square in the middle kept", "[data
   CHECK(whole.sizes() == at::IntArrayRef{3, 6, 10});
   CHECK(y.equal(whole.slice(1, 1, 5).slice(2, 3, 7)));
   CHECK(std::abs(whole[0][2][5].item<int>() - (45 + 10)) <= 1);
+}
+
+TEST_CASE("the square begins at the half of what is cut off, rounded as torchvision's or down",
+          "[data][resize]") {
+  const at::Tensor image = ramp();
+  const auto begins = [&](std::int64_t crop, bool floor_center) {
+    const at::Tensor y =
+        ResizeAndCrop{.resize = 0, .crop = crop, .floor_center = floor_center}(image);
+    const int row = y[0][0][0].item<int>() / 10;
+    const int column = y[0][0][0].item<int>() % 10;
+    CHECK(y.equal(image.slice(1, row, row + crop).slice(2, column, column + crop)));
+    return std::pair{row, column};
+  };
+  // int(round((12 - crop) / 2.0)) and int(round((20 - crop) / 2.0)) of Python.
+  CHECK(begins(9, false) == std::pair{2, 6});  // 1.5, 5.5
+  CHECK(begins(9, true) == std::pair{1, 5});
+  CHECK(begins(11, false) == std::pair{0, 4});  // 0.5, 4.5
+  CHECK(begins(11, true) == std::pair{0, 4});
+  CHECK(begins(5, false) == std::pair{4, 8});  // 3.5, 7.5
+  CHECK(begins(5, true) == std::pair{3, 7});
+  CHECK(begins(10, false) == std::pair{1, 5});
+  CHECK(begins(10, true) == std::pair{1, 5});
+  for (std::int64_t crop = 1; crop <= 12; ++crop) {
+    CHECK(ResizeAndCrop{.resize = 0, .crop = crop}(image).equal(
+        tutti::data::center_crop(image, crop)));
+    tutti::Rng rng;
+    const auto box = ResizeAndCrop{.resize = 24, .crop = crop}(36, 75, rng).kept;
+    CHECK(box.left == tutti::data::detail::middle(50, crop));
+  }
 }
 
 TEST_CASE("squashed images lose their shape, and those that fit are left alone", "[data][resize]") {

@@ -9,6 +9,8 @@
 
 #include <sys/stat.h>
 
+#include <ATen/ATen.h>
+
 namespace UNITY_BUILD_UNIQUE_ID {
 
 namespace {
@@ -59,8 +61,10 @@ TEST_CASE("a ResNet's images keep their shape and lose their edges", "[models][i
     "crop_pct": 0.875, "do_resize": true, "feature_extractor_type": "ConvNextFeatureExtractor",
     "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
     "resample": 3, "size": 224})");
-  CHECK(processor.fit ==
-        ResizeAndCrop{.resize = 256, .crop = 224, .interpolation = Interpolation::bicubic});
+  CHECK(processor.fit == ResizeAndCrop{.resize = 256,
+                                       .crop = 224,
+                                       .interpolation = Interpolation::bicubic,
+                                       .floor_center = true});
   CHECK(processor.std == std::vector<double>{0.229, 0.224, 0.225});
   CHECK(preprocessor(R"({"image_processor_type": "ConvNextImageProcessor",
                          "size": {"shortest_edge": 384}})")
@@ -68,7 +72,7 @@ TEST_CASE("a ResNet's images keep their shape and lose their edges", "[models][i
   const auto clip = preprocessor(R"({"image_processor_type": "CLIPImageProcessor",
     "size": {"shortest_edge": 240}, "do_center_crop": true,
     "crop_size": {"height": 224, "width": 224}, "do_normalize": false, "do_rescale": false})");
-  CHECK(clip.fit == ResizeAndCrop{.resize = 240, .crop = 224});
+  CHECK(clip.fit == ResizeAndCrop{.resize = 240, .crop = 224, .floor_center = true});
   CHECK(clip.mean.empty());
   CHECK(clip.divisor == 1);
 }
@@ -83,6 +87,16 @@ TEST_CASE("timm's pretrained_cfg says size, crop, mean and deviation",
   CHECK(timm(R"({"input_size": [3, 64, 64], "crop_pct": 1.0, "crop_mode": "squash",
                  "interpolation": "bilinear"})")
             .fit == ResizeAndCrop{.resize = 64, .crop = 64, .squash = true});
+}
+
+TEST_CASE("Transformers' images are cropped at the half rounded down, timm's at the even number",
+          "[models][image_processor]") {
+  const at::Tensor image = at::arange(8 * 9).to(at::kByte).view({1, 8, 9});
+  const auto hugging_face = preprocessor(R"({"image_processor_type": "BitImageProcessor",
+    "do_resize": false, "do_center_crop": true, "crop_size": {"height": 5, "width": 5}})");
+  CHECK(hugging_face.fit(image).equal(image.slice(1, 1, 6).slice(2, 2, 7)));
+  const auto of_timm = timm(R"({"input_size": [3, 5, 5], "crop_pct": 0.625})");
+  CHECK(of_timm.fit(image).equal(image.slice(1, 2, 7).slice(2, 2, 7)));
 }
 
 TEST_CASE("what images cannot be made to is refused by key and value",
@@ -105,7 +119,8 @@ TEST_CASE("what images cannot be made to is refused by key and value",
 
 TEST_CASE("what is written reads back", "[models][image_processor]") {
   for (const ResizeAndCrop& fit :
-       {ResizeAndCrop{}, ResizeAndCrop{.resize = 96, .crop = 96, .squash = true},
+       {ResizeAndCrop{}, ResizeAndCrop{.floor_center = true},
+        ResizeAndCrop{.resize = 96, .crop = 96, .squash = true},
         ResizeAndCrop{
             .resize = 40, .crop = 32, .interpolation = Interpolation::bicubic, .squash = true},
         ResizeAndCrop{.resize = 40, .crop = 40, .interpolation = Interpolation::nearest}}) {

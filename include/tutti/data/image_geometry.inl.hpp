@@ -30,11 +30,6 @@ TUTTI_INLINE at::Tensor framed_line(std::int64_t side, std::int64_t before, std:
   return at::tensor(at, at::TensorOptions().dtype(at::kLong)).to(beside.device());
 }
 
-// The offset of the middle, where halves go to the even pixel, as Python rounds.
-TUTTI_INLINE std::int64_t middle(std::int64_t side, std::int64_t kept) {
-  return static_cast<std::int64_t>(std::nearbyint(static_cast<double>(side - kept) / 2));
-}
-
 }  // namespace detail
 
 TUTTI_INLINE at::Tensor crop(const at::Tensor& images, const CropBox& box) {

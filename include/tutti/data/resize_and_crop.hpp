@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
@@ -54,17 +55,31 @@ inline at::Tensor resize_image(const at::Tensor& images, std::int64_t rows, std:
   return (images.dim() == 3 ? out.squeeze(0) : out).contiguous();
 }
 
+namespace detail {
+
+// The offset of the middle, where halves go to the even pixel, as Python rounds.
+inline std::int64_t middle(std::int64_t side, std::int64_t kept) {
+  return static_cast<std::int64_t>(std::nearbyint(static_cast<double>(side - kept) / 2));
+}
+
+}  // namespace detail
+
 /// An image transform of evaluation: scales an image, then keeps the square in its middle.
 ///
 ///     tutti::data::ResizeAndCrop fit{.resize = 256, .crop = 224};    // torchvision's for ImageNet
 ///     tutti::ImageLoader loader{images, labels, {.transforms = {{"fit", fit}}}};
+///
+/// Where an odd number of rows or columns is cut off, the square begins at the half rounded to the
+/// even number, as torchvision's and timm's does; that of Hugging Face's image processors begins
+/// at the half rounded down.
 ///
 /// Source: torchvision, `transforms.Resize` and `CenterCrop`.
 struct ResizeAndCrop {
   std::int64_t resize = 256;  ///< pixels of the shorter side, of both with squash; 0: no scaling
   std::int64_t crop = 224;    ///< sides of the square that is kept, in pixels; 0: everything
   Interpolation interpolation = Interpolation::bilinear;
-  bool squash = false;  ///< both sides become `resize`, whatever the image's shape
+  bool squash = false;        ///< both sides become `resize`, whatever the image's shape
+  bool floor_center = false;  ///< halves of a pixel are rounded down, as Hugging Face's are
 
   /// image: uint8, or floating, [C, H, W], not empty. Returns [C, crop, crop] of its type.
   /// Throws c10::Error (ValueError) for other images, and for one smaller than the square.
@@ -105,7 +120,10 @@ struct ResizeAndCrop {
                         rows, " x ", columns, " after resize, crop is ", crop,
                         ", expected sides of at least as many "
                         "pixels");
-      out.kept = {(rows - crop) / 2, (columns - crop) / 2, crop, crop};
+      const auto first = [&](std::int64_t side) {
+        return floor_center ? (side - crop) / 2 : detail::middle(side, crop);
+      };
+      out.kept = {first(rows), first(columns), crop, crop};
     }
     return out;
   }

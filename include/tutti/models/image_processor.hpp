@@ -28,7 +28,8 @@ namespace tutti::models {
 ///     tutti::ImageLoader loader{set.images, set.labels,                // or floats at once
 ///                               {.mean = processor.mean, .std = processor.std}};
 ///
-/// An image is cropped in its middle to the pixel below where the libraries round to the next.
+/// Where the middle of an image lies between two pixels, a folder of Transformers is cropped as its
+/// image processors do, a folder of timm as torchvision does.
 /// Source: Hugging Face Transformers, `preprocessor_config.json`; timm, `pretrained_cfg`.
 struct ImageProcessor {
   std::vector<double> mean{0.485, 0.456, 0.406};  ///< of the channels, of values from 0 to 1

@@ -53,6 +53,11 @@ TUTTI_INLINE ImageSize image_size(const PretrainedConfig& config, std::string_vi
   return {size.integer("height"), false};
 }
 
+// Whether an image loses rows or columns.
+TUTTI_INLINE bool cuts_edges(const data::ResizeAndCrop& fit) {
+  return fit.crop != 0 && !(fit.squash && fit.crop == fit.resize);
+}
+
 // Transformers': `size` and `crop_size`, or ConvNext's `size` and `crop_pct`.
 TUTTI_INLINE data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config) {
   config.only("resample", {0, 2, 3}, "0 is nearest, 2 bilinear, 3 bicubic");
@@ -88,6 +93,7 @@ TUTTI_INLINE data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config)
   if (config.flag("do_center_crop", false)) {
     out.crop = image_size(config, "crop_size").pixels;
   }
+  out.floor_center = cuts_edges(out) && config.flag("floor_center", true);
   return out;
 }
 
@@ -170,6 +176,9 @@ TUTTI_INLINE void ImageProcessor::write(const std::string& folder) const {
     };
     out.emplace_back("image_mean", list(mean, 0));
     out.emplace_back("image_std", list(std, 1));
+  }
+  if (detail::cuts_edges(fit) && !fit.floor_center) {
+    out.emplace_back("floor_center", false);  // for read(); Transformers knows one way alone
   }
   checkpoint::write_json(folder + "/preprocessor_config.json", out);
 }
