@@ -134,6 +134,55 @@ TEST_CASE("a tar file gives what the folder in it would", "[data][law]") {
   CHECK(test.classes == std::vector<std::string>{"dog", "cat"});
 }
 
+TEST_CASE("folders in those of the classes are read in torchvision's order", "[data][law]") {
+  const TemporaryFolder folder;
+  // By class, folder and name, where '-' stands before '/': torchvision's ImageFolder gives it so.
+  const std::vector<std::string> order{"cat/z.gif",     "cat/a/y.gif",   "cat/a-b/x.gif",
+                                       "cat/a/b/w.gif", "cat/a/c/v.gif", "dog/deep/er/u.gif"};
+  std::string tar;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const std::string level = grey(static_cast<int>(i) + 1);
+    std::filesystem::create_directories((folder / ("set/" + order[i])).parent_path());
+    write_bytes(folder / ("set/" + order[i]), level);
+    tar += tar_entry("set/" + order[i], level);
+  }
+  for (const char* name : {"cat/.hidden/1.gif", "cat/a/.hidden/1.gif", "cat/a/._y.gif"}) {
+    std::filesystem::create_directories((folder / ("set/" + std::string(name))).parent_path());
+    write_bytes(folder / ("set/" + std::string(name)), "no image");
+    tar += tar_entry("set/" + std::string(name), "no image");
+  }
+  write_bytes(folder / "set.tar", tar + tar_end);
+  const auto check = [](const tutti::data::ImageSet& set) {
+    CHECK(set.classes == std::vector<std::string>{"cat", "dog"});
+    CHECK(set.labels.equal(at::tensor({0, 0, 0, 0, 0, 1}, at::kLong)));
+    CHECK(levels(set) == std::vector<int>{1, 2, 3, 4, 5, 6});
+  };
+  check(load_image_folder((folder / "set").string(), gif, Grey{}));
+  auto options = gif;
+  options.prefix = "set";
+  check(load_image_folder((folder / "set.tar").string(), options, Grey{}));
+  write_bytes(folder / "set/cat/a/c/bad.gif", "four");
+  CHECK_THAT(message([&] { (void)load_image_folder((folder / "set").string(), gif, Grey{}); }),
+             ContainsSubstring("set/cat/a/c/bad.gif' has 4 bytes, expected 3"));
+}
+
+TEST_CASE("links to folders are followed, and never in circles", "[data]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "set/a/in");
+  std::filesystem::create_directories(folder / "set/b");
+  std::filesystem::create_directories(folder / "else");
+  write_bytes(folder / "set/a/in/1.gif", grey(1));
+  write_bytes(folder / "set/b/2.gif", grey(2));
+  write_bytes(folder / "else/3.gif", grey(3));
+  std::filesystem::create_directory_symlink("../../../else", folder / "set/a/in/there");
+  std::filesystem::create_directory_symlink("..", folder / "set/a/in/up");
+  std::filesystem::create_directory_symlink("../..", folder / "set/a/in/root");
+  std::filesystem::create_directory_symlink(".", folder / "set/b/itself");
+  const auto set = load_image_folder((folder / "set").string(), gif, Grey{});
+  CHECK(levels(set) == std::vector<int>{1, 3, 2});
+  CHECK(set.labels.equal(at::tensor({0, 0, 1}, at::kLong)));
+}
+
 TEST_CASE("images of several sizes become one when a size is asked for", "[data]") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "a");
@@ -174,7 +223,14 @@ TEST_CASE("folders without images or with other classes say what is there", "[da
   };
   CHECK_THAT(says(gif), ContainsSubstring("has no image there, expected CLASS/NAME with one of "
                                           ".gif; at its top are train/"));
+  std::filesystem::create_directories(folder / "val/cat");
+  write_bytes(folder / "val/cat/1.gif", grey(1));
+  CHECK_THAT(says(gif), ContainsSubstring("has no image there, expected CLASS/NAME with one of "
+                                          ".gif; at its top are train/, val/ (options.prefix"));
   auto options = gif;
+  options.classes = {"train", "val"};  // they are classes, since they are called so
+  CHECK(says(options) == "nothing");
+  options.classes = {};
   options.prefix = "train";
   CHECK_THAT(says(options), ContainsSubstring("has no image in its folder 'train/dog', expected "
                                               "train/CLASS/NAME with one of .gif"));

@@ -103,6 +103,18 @@ TEST_CASE("files are read by number, in the order of classes and names", "[data]
                     ContainsSubstring("there is no image 12, expected 0 to 11"));
 }
 
+TEST_CASE("images in folders of a class are found, and named with them", "[data][image_folder]") {
+  const Folder folder;
+  std::filesystem::create_directories(folder.folder / "train/cat/2024/may");
+  write_bytes(folder.folder / "train/cat/2024/may/0.ramp", file(8, 9, 70));
+  const ImageFolderDataset photos(folder.path(), with({}), Whole{});
+  CHECK(photos.size() == 13);
+  CHECK(photos.labels().equal(at::arange(13).ge(7).to(at::kLong)));
+  CHECK(photos.file(6).ends_with("/train/cat/2024/may/0.ramp"));
+  Rng rng;
+  CHECK(photos.get(6, rng).first.equal(ramp(file(8, 9, 70), "")));
+}
+
 TEST_CASE("images come as their framing says, with the draws of the transform",
           "[data][image_folder][law]") {
   const Folder folder;

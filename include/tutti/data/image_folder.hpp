@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,14 @@ inline std::string join(const std::vector<std::string>& words) {
   return out;
 }
 
+// Whether the folders are parts of a data set, each with folders of classes in it.
+inline bool are_splits(const std::vector<std::string>& folders) {
+  constexpr std::array<std::string_view, 9> names{"dev",      "eval", "test",  "testing",   "train",
+                                                  "training", "val",  "valid", "validation"};
+  return std::ranges::all_of(
+      folders, [&](const std::string& name) { return std::ranges::count(names, name) > 0; });
+}
+
 // The images among the files, in their order.
 inline std::vector<ImageFile> choose_images(const ImageFiles& all, const std::string& path,
                                             const ImageFolderOptions& options) {
@@ -80,8 +89,11 @@ inline std::vector<ImageFile> choose_images(const ImageFiles& all, const std::st
   }
   const std::string wanted =
       "expected " + all.prefix() + "CLASS/NAME with one of " + join(options.extensions);
-  TUTTI_CHECK(!out.empty(), "'", path, "' has no image there, ", wanted, "; at its top are ",
-              all.top(), " (options.prefix says where the classes are)");
+  const bool in_classes =
+      !options.classes.empty() || !are_splits(all.folders()) ||
+      std::ranges::any_of(out, [](const ImageFile& file) { return file.place().first.empty(); });
+  TUTTI_CHECK(!out.empty() && in_classes, "'", path, "' has no image there, ", wanted,
+              "; at its top are ", all.top(), " (options.prefix says where the classes are)");
   for (const std::string& folder : all.folders()) {
     TUTTI_CHECK(std::ranges::binary_search(out, folder, {}, &ImageFile::class_name), "'", path,
                 "' has no image in its folder '", all.prefix(), folder, "', ", wanted,
@@ -115,18 +127,20 @@ inline at::Tensor make_labels(const std::vector<ImageFile>& files, const std::st
 
 }  // namespace detail
 
-/// Reads all images of a folder, or of an uncompressed tar file: CLASS/NAME.jpg.
+/// Reads all images of a folder, or of an uncompressed tar file: CLASS/NAME.jpg, with any folders
+/// between the class and the name.
 ///
 ///     auto train = tutti::data::load_image_folder("photos.tar", {.prefix = "train/", .size = 64});
 ///     auto test = tutti::data::load_image_folder(
 ///         "photos.tar", {.prefix = "test/", .size = 64, .classes = train.classes});
 ///
 /// path: read as it is, a tar file without unpacking it. Names that begin with a dot are left out,
-/// and folders inside those of the classes are not looked into. Images are sorted by class and
-/// name. decode: `at::Tensor (std::string_view bytes, const std::string& name)`, uint8 [C, H, W];
-/// called for several images at a time. JPEG needs the target tutti::jpeg, PNG tutti::png. Returns
-/// images uint8 [N, C, H, W], labels int64 [N] and the classes' names. Throws c10::Error, naming
-/// the file, when there is no image or none of some class, one cannot be decoded, sizes differ and
+/// of files and folders. A link is followed, unless it leads to a folder that it stands in. Images
+/// are sorted by class, folder and name, as torchvision's ImageFolder sorts them. decode:
+/// `at::Tensor (std::string_view bytes, const std::string& name)`, uint8 [C, H, W]; called for
+/// several images at a time. JPEG needs the target tutti::jpeg, PNG tutti::png. Returns images
+/// uint8 [N, C, H, W], labels int64 [N] and the classes' names. Throws c10::Error, naming the file,
+/// when there is no image or none of some class, one cannot be decoded, sizes differ and
 /// options.size is 0, or a class is not in options.classes.
 template <class Decode = ImageDecoder>
 ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& options = {},

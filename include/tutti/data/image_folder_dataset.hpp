@@ -50,9 +50,9 @@ struct ImageFolderDatasetOptions {
 ///                                      .on_error = tutti::OnError::skip}};
 ///
 /// path: a folder, or an uncompressed tar file that is read without unpacking it, with CLASS/NAME
-/// as load_image_folder() takes it. Only names are kept in memory. A JPEG file is decoded no larger
-/// than its framing needs. The DataLoader's threads decode; what they draw depends on seed, epoch
-/// and index alone. Copies share the open file.
+/// or CLASS/FOLDER/NAME as load_image_folder() takes it. Only names are kept in memory. A JPEG file
+/// is decoded no larger than its framing needs. The DataLoader's threads decode; what they draw
+/// depends on seed, epoch and index alone. Copies share the open file.
 ///
 /// Decode: `at::Tensor (std::string_view bytes, const std::string& name)`, uint8 [C, H, W], or with
 /// a third parameter, `const ReduceImage&`, that says by how much it may be made smaller; const.
@@ -67,8 +67,11 @@ class ImageFolderDataset {
       : options_(std::move(options)),
         decode_(std::move(decode)),
         all_(std::make_shared<const detail::ImageFiles>(path, options_.prefix)),
-        files_(std::make_shared<const std::vector<detail::ImageFile>>(detail::choose_images(
-            *all_, path, {.prefix = options_.prefix, .extensions = options_.extensions}))),
+        files_(std::make_shared<const std::vector<detail::ImageFile>>(
+            detail::choose_images(*all_, path,
+                                  {.prefix = options_.prefix,
+                                   .classes = options_.classes,
+                                   .extensions = options_.extensions}))),
         classes_(options_.classes) {
     TUTTI_CHECK_VALUE(options_.reducing_gap == 0 || options_.reducing_gap >= 1,
                       "ImageFolderDataset: reducing_gap is ", options_.reducing_gap,
@@ -78,8 +81,8 @@ class ImageFolderDataset {
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(*files_); }
 
-  /// Image number `index`, sorted by class and name, and its label: uint8 [C, H, W] and int64 [].
-  /// Throws c10::Error, naming the file, when it cannot be read or decoded.
+  /// Image number `index`, sorted by class, folder and name, and its label: uint8 [C, H, W] and
+  /// int64 []. Throws c10::Error, naming the file, when it cannot be read or decoded.
   std::pair<at::Tensor, at::Tensor> get(std::int64_t index, Rng& rng) const {
     TUTTI_CHECK_INDEX(index >= 0 && index < size(), "ImageFolderDataset: there is no image ", index,
                       ", expected 0 to ", size() - 1);

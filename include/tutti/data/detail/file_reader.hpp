@@ -25,6 +25,20 @@ inline bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+// Which folder a path leads to, by whatever links.
+struct FolderId {
+  ::dev_t device{};
+  ::ino_t number{};
+  friend bool operator==(const FolderId&, const FolderId&) = default;
+};
+
+inline FolderId folder_id(const std::string& path) {
+  struct stat about{};
+  TUTTI_CHECK(::stat(path.c_str(), &about) == 0, "'", path,
+              "' cannot be opened: ", std::strerror(errno));
+  return {about.st_dev, about.st_ino};
+}
+
 // A file open for reading, by several threads at once.
 class FileReader {
  public:

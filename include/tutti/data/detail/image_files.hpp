@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,15 +16,25 @@
 
 namespace tutti::data::detail {
 
-// A file of a class, CLASS/NAME.
+// A file of a class, CLASS/NAME or CLASS/FOLDER/NAME.
 struct ImageFile {
   std::string class_name;
-  std::string name;
+  std::string name;          // with its folders in the class
   std::uint64_t offset = 0;  // in the tar file
   std::uint64_t size = 0;
+
+  // Its folder in the class, empty or "a/b", and its own name.
+  [[nodiscard]] std::pair<std::string_view, std::string_view> place() const {
+    const std::string_view whole = name;
+    const std::size_t slash = whole.rfind('/');
+    return slash == std::string_view::npos
+               ? std::pair{std::string_view{}, whole}
+               : std::pair{whole.substr(0, slash), whole.substr(slash + 1)};
+  }
 };
 
-// What a folder or a tar file has under a prefix: folders, one for each class, and files in them.
+// What a folder or a tar file has under a prefix: folders, one for each class, and files in them
+// and in their folders. In torchvision's order: by class, then by folder, then by name.
 class ImageFiles {
  public:
   // prefix: "" or "train/"; a slash behind it may be left out.
@@ -39,10 +49,10 @@ class ImageFiles {
       tar_ = std::make_unique<FileReader>(path_);
       read_tar(*tar_, [&](const TarEntry& entry) { add(entry); });
     }
-    const auto by_name = [](const ImageFile& a, const ImageFile& b) {
-      return std::tie(a.class_name, a.name) < std::tie(b.class_name, b.name);
+    const auto in_order = [](const ImageFile& a, const ImageFile& b) {
+      return a.class_name != b.class_name ? a.class_name < b.class_name : a.place() < b.place();
     };
-    std::sort(files_.begin(), files_.end(), by_name);
+    std::sort(files_.begin(), files_.end(), in_order);
     std::sort(folders_.begin(), folders_.end());
     folders_.erase(std::unique(folders_.begin(), folders_.end()), folders_.end());
     std::sort(top_.begin(), top_.end());
@@ -84,16 +94,32 @@ class ImageFiles {
     if (!is_folder(root)) {
       return;
     }
+    std::vector<FolderId> above{folder_id(root)};
     for (const auto& [class_name, inner] : list_folder(root)) {
       if (inner) {
         folders_.push_back(class_name);
-        for (const auto& [name, deeper] : list_folder(root + "/" + class_name)) {
-          if (!deeper) {
-            files_.push_back({class_name, name});
-          }
-        }
+        read_class(root + "/" + class_name, class_name, "", above);
       }
     }
+  }
+
+  // folder: in the class, "" or "a/b/". above: those on the way to it, so that a link to one of
+  // them, of which all has been seen, does not lead round in circles.
+  void read_class(const std::string& path, const std::string& class_name, const std::string& folder,
+                  std::vector<FolderId>& above) {
+    const FolderId id = folder_id(path);
+    if (std::ranges::find(above, id) != above.end()) {
+      return;
+    }
+    above.push_back(id);
+    for (const auto& [name, inner] : list_folder(path)) {
+      if (inner) {
+        read_class(path + "/" + name, class_name, folder + name + "/", above);
+      } else {
+        files_.push_back({class_name, folder + name});
+      }
+    }
+    above.pop_back();
   }
 
   void add(const TarEntry& entry) {
@@ -115,7 +141,7 @@ class ImageFiles {
     }
     if (!entry.is_folder && slash != std::string::npos) {
       std::string name = rest.substr(slash + 1);
-      if (name.find('/') == std::string::npos && !name.starts_with('.')) {
+      if (!name.starts_with('.') && name.find("/.") == std::string::npos) {
         files_.push_back({std::move(class_name), std::move(name), entry.offset, entry.size});
       }
     }
