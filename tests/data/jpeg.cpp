@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "data/encode_jpeg.hpp"
+#include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
@@ -35,6 +36,21 @@ TEST_CASE("a grey JPEG image has three equal planes", "[data][jpeg]") {
   CHECK((back[0].to(at::kInt) - line.squeeze(2).to(at::kInt)).abs().max().item<int>() < 8);
 }
 
+TEST_CASE("four inks become red, green and blue as Pillow makes them", "[data][jpeg][golden]") {
+  for (const std::string kind : {"cmyk", "ycck", "no_marker"}) {
+    const at::Tensor file = vision_golden::golden("jpeg." + kind);
+    const auto* bytes = reinterpret_cast<const char*>(file.const_data_ptr<std::uint8_t>());
+    const std::string_view jpeg(bytes, static_cast<std::size_t>(file.numel()));
+    CHECK(vision_golden::furthest(decode_jpeg(jpeg), "jpeg." + kind + ".rgb") <= 1);
+    const auto half = [](std::int64_t, std::int64_t) { return 2; };
+    CHECK(decode_jpeg(jpeg, "1.jpg", {}, half).sizes() == at::IntArrayRef({3, 5, 6}));
+  }
+  // No black, then half of it; 255 for none.
+  const at::Tensor inks = at::tensor({255, 128, 0, 255, 255, 128, 0, 128}, at::kByte);
+  CHECK(tutti::data::detail::inks_to_rgb(inks.view({1, 2, 4}))
+            .equal(at::tensor({255, 128, 128, 64, 0, 0}, at::kByte).view({3, 1, 2})));
+}
+
 TEST_CASE("bytes that are no whole JPEG image are refused with a name", "[data][jpeg]") {
   const auto says = [](const std::string& bytes) {
     return message([&] { (void)decode_jpeg(bytes, "a/1.jpg"); });
@@ -47,7 +63,7 @@ TEST_CASE("bytes that are no whole JPEG image are refused with a name", "[data][
   const std::string most = good.substr(0, good.size() - 20);  // within the pixels
   CHECK_THAT(says(most), ContainsSubstring("'a/1.jpg' cannot be decoded: Premature end of JPEG"));
   CHECK_THAT(says(most + "\xff\xd9"), ContainsSubstring("'a/1.jpg' cannot be decoded: "));
-  CHECK_THAT(says(encode_jpeg(at::zeros({8, 8, 4}, at::kByte), JCS_CMYK)),
+  CHECK_THAT(says(encode_jpeg(at::zeros({8, 8, 2}, at::kByte), JCS_UNKNOWN)),
              ContainsSubstring("cannot be decoded: Unsupported color conversion") &&
                  ContainsSubstring("expected a JPEG image, grey or in colours"));
   for (std::size_t bytes = 0; bytes < good.size(); bytes += 7) {

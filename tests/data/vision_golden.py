@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes vision_golden.safetensors: what torchvision's v2 transforms give, all that is random given. Needs torchvision 0.26, Pillow and
-safetensors.
+"""Writes vision_golden.safetensors: what torchvision's v2 transforms give, all that is random given, and what Pillow reads of JPEG
+files. Needs torchvision 0.26, Pillow and safetensors.
 
     python tests/data/vision_golden.py
 """
 
+import io
 import math
 import pathlib
 
@@ -148,5 +149,16 @@ for mode in ("nearest", "bilinear"):
             for sign in (0.5, 0.6) if signed else (None,):
                 random(f"trivial.{mode}.{which}.{bin}.{'plus' if sign != 0.5 else 'minus'}", trivial, pil(image),
                        integer=[which] + ([bin] if has_strength else []), uniform=[] if sign is None else [sign])
+
+# JPEG files of four inks, and what Pillow reads: with Adobe's marker, as luma and chroma, and without the marker.
+inks = PIL.Image.fromarray(smooth(3, 4, 10, 12).permute(1, 2, 0).contiguous().numpy(), "CMYK")
+file = io.BytesIO()
+inks.save(file, "JPEG", quality=95)
+cmyk = file.getvalue()
+marker = cmyk.index(b"\xff\xee\x00\x0eAdobe")
+ycck = cmyk[: marker + 15] + b"\x02" + cmyk[marker + 16 :]
+for name, jpeg in {"cmyk": cmyk, "ycck": ycck, "no_marker": cmyk[:marker] + cmyk[marker + 16 :]}.items():
+    record(f"jpeg.{name}", torch.frombuffer(bytearray(jpeg), dtype=torch.uint8))
+    record(f"jpeg.{name}.rgb", tensor(PIL.Image.open(io.BytesIO(jpeg)).convert("RGB")))
 
 save_file(out, pathlib.Path(__file__).with_suffix(".safetensors"))

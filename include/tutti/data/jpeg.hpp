@@ -30,7 +30,9 @@ using ReduceImage = std::function<int(std::int64_t height, std::int64_t width)>;
 /// The pixels of a JPEG image.
 ///
 /// bytes: the whole file. name: what messages call it.
-/// Returns uint8 [3, H, W]: red, green, blue; the three are equal where the image is grey. Notes
+/// Returns uint8 [3, H, W]: red, green, blue; the three are equal where the image is grey. Of
+/// four inks (CMYK and YCCK) they are what Pillow makes of them: the inks are taken as inverted, as
+/// Adobe's programs write them, and a profile of their colours is not looked at. Notes
 /// that a camera makes about which side is up are not looked at.
 /// Throws c10::Error when the bytes are no JPEG image, are cut off, or have other colours, and with
 /// options.warnings_are_errors when libjpeg warns, as of colours that do not fit the format or of

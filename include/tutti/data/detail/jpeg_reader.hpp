@@ -22,6 +22,24 @@
 
 namespace tutti::data::detail {
 
+// Four inks, [H, W, 4] as Adobe's programs write them, 255 for none, in red, green and blue
+// [3, H, W]: Pillow's arithmetic.
+inline at::Tensor inks_to_rgb(const at::Tensor& inks) {
+  const std::int64_t area = inks.size(0) * inks.size(1);
+  at::Tensor out(at::detail::empty_cpu({3, inks.size(0), inks.size(1)}, at::kByte,
+                                       /*pin_memory=*/false, std::nullopt));
+  const auto* from = inks.const_data_ptr<std::uint8_t>();
+  auto* to = out.mutable_data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < area; ++i, from += 4) {
+    const int light = from[3];  // that black leaves
+    for (int ink = 0; ink < 3; ++ink) {
+      const int product = (255 - from[ink]) * light + 128;
+      to[ink * area + i] = static_cast<std::uint8_t>(light - (((product >> 8) + product) >> 8));
+    }
+  }
+  return out;
+}
+
 // One image being decoded. libjpeg's errors come back by longjmp, which must not pass objects with
 // destructors: only begin(), begin_rows() and rows(), which have none, are jumped out of.
 class JpegReader {
@@ -59,12 +77,13 @@ class JpegReader {
       fail();
     }
     at::Tensor out(at::detail::empty_cpu({static_cast<std::int64_t>(info_.output_height),
-                                          static_cast<std::int64_t>(info_.output_width), 3},
+                                          static_cast<std::int64_t>(info_.output_width),
+                                          static_cast<std::int64_t>(info_.output_components)},
                                          at::kByte, /*pin_memory=*/false, std::nullopt));
     if (!rows(out.mutable_data_ptr<JSAMPLE>())) {
       fail();
     }
-    return out.permute({2, 0, 1}).contiguous();
+    return in_inks() ? inks_to_rgb(out) : out.permute({2, 0, 1}).contiguous();
   }
 
  private:
@@ -94,11 +113,15 @@ class JpegReader {
     return true;
   }
 
+  [[nodiscard]] bool in_inks() const {
+    return info_.jpeg_color_space == JCS_CMYK || info_.jpeg_color_space == JCS_YCCK;
+  }
+
   [[nodiscard]] bool begin_rows(int reduce) {
     if (setjmp(fault_.back) != 0) {  // NOLINT(cert-err52-cpp)
       return false;
     }
-    info_.out_color_space = JCS_RGB;
+    info_.out_color_space = in_inks() ? JCS_CMYK : JCS_RGB;
     info_.scale_num = 1;
     info_.scale_denom = static_cast<unsigned>(reduce);
     ::jpeg_start_decompress(&info_);
@@ -110,7 +133,8 @@ class JpegReader {
       return false;
     }
     while (info_.output_scanline < info_.output_height) {
-      JSAMPROW row = out + std::size_t{3} * info_.output_width * info_.output_scanline;
+      const auto bytes = static_cast<std::size_t>(info_.output_components) * info_.output_width;
+      JSAMPROW row = out + bytes * info_.output_scanline;
       ::jpeg_read_scanlines(&info_, &row, 1);
     }
     ::jpeg_finish_decompress(&info_);
