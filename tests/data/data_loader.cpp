@@ -273,6 +273,7 @@ TEST_CASE("DataLoader: what a worker throws comes out with the example's number"
     } catch (const c10::Error& error) {
       CHECK(std::string(error.what_without_backtrace()) ==
             "DataLoader: example 9 of the data set cannot be had: the disk says no to 9");
+      CHECK(std::string(error.what()) == error.what_without_backtrace());  // no stack trace
       CHECK_THROWS_AS(std::rethrow_if_nested(error), std::runtime_error);
     }
     CHECK(loader.next()->targets().equal(at::tensor(Numbers{12, 13, 14, 15}, at::kLong)));

@@ -115,6 +115,23 @@ TEST_CASE("images in folders of a class are found, and named with them", "[data]
   CHECK(photos.get(6, rng).first.equal(ramp(file(8, 9, 70), "")));
 }
 
+TEST_CASE("images of several sizes in a batch are refused with what gives them one",
+          "[data][image_folder]") {
+  const Folder folder;
+  tutti::DataLoader loader(ImageFolderDataset(folder.path(), with({}), Whole{}), {.batch_size = 2});
+  loader.start(0);
+  std::string text;
+  try {
+    (void)loader.next();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  CHECK(text ==
+        "DataLoader: \"inputs\" of example 1 is Byte[1, 9, 9] and of example 0 Byte[1, 8, 9]; "
+        "expected one type and size in all of a batch: give ImageFolderDataset's options.framing, "
+        "or a transform such as ResizeAndCrop, or options.collate");
+}
+
 TEST_CASE("images come as their framing says, with the draws of the transform",
           "[data][image_folder][law]") {
   const Folder folder;
