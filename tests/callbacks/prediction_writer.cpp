@@ -97,6 +97,15 @@ TEST_CASE("a CSV has every column, with the names of classes or their numbers",
   CHECK(Predicted({.filename = "p.csv"}, whole).text() == "example,0\n0,1\n1,0\n2,0\n");
 }
 
+TEST_CASE("rows of a CSV may have names", "[callbacks][prediction_writer]") {
+  const auto name = [](std::int64_t row) { return "cat/" + std::string(row == 1 ? "1,5" : "2"); };
+  CHECK(Predicted({.filename = "p.csv", .example_name = name}).text() ==
+        "example,0,1,2\ncat/2,0,1,0.5\n\"cat/1,5\",2,-1,2\ncat/2,nan,0.25,-4\n");
+  CHECK_THROWS_WITH((Predicted({.filename = "p.safetensors", .example_name = name})),
+                    ContainsSubstring("example_name is set and filename is") &&
+                        ContainsSubstring("expected a name that ends in .csv, which has names"));
+}
+
 TEST_CASE("the best classes come with their scores, equal ones by their number",
           "[callbacks][prediction_writer]") {
   CHECK(Predicted({.filename = "p.csv", .class_names = names, .top_k = 2}).text() ==

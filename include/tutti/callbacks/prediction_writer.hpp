@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,6 +50,9 @@ struct PredictionWriter final {
   bool overwrite = false;       ///< replace a file of that name
   /// Where it goes in a RemoteUploader's store; empty: nowhere.
   std::string remote_file_name{};
+  /// What stands in a .csv in place of a row's number, which counts this rank's rows from 0: with
+  /// one process, and a loader in order that skips nothing, the number in the data set. Empty: it.
+  std::function<std::string(std::int64_t row)> example_name{};
 
   /// What it holds while it runs; not an option.
   struct Run {

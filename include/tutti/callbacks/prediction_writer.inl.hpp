@@ -25,6 +25,9 @@ TUTTI_INLINE void PredictionWriter::validate() const {
   TUTTI_CHECK_VALUE(filename.empty() || is_csv() || filename.ends_with(".safetensors"),
                     "PredictionWriter: filename is \"", filename,
                     "\", expected a name that ends in .csv or .safetensors");
+  TUTTI_CHECK_VALUE(!example_name || filename.empty() || is_csv(),
+                    "PredictionWriter: example_name is set and filename is \"", filename,
+                    "\", expected a name that ends in .csv, which has names");
   const auto classes = static_cast<std::int64_t>(class_names.size());
   TUTTI_CHECK_VALUE(class_names.empty() || top_k <= classes, "PredictionWriter: top_k is ", top_k,
                     ", but there are ", classes, " class_names");
@@ -163,7 +166,8 @@ TUTTI_INLINE void PredictionWriter::write_rows(const at::Tensor& values,
   std::string text;
   std::array<char, 32> digits{};
   for (std::int64_t row = 0; row < numbers.size(0); ++row) {
-    text += std::to_string(run.examples++);
+    const std::int64_t number = run.examples++;
+    text += example_name ? detail::csv_cell(example_name(number)) : std::to_string(number);
     for (std::int64_t column = 0; column < numbers.size(1); ++column) {
       const std::int64_t at = row * numbers.size(1) + column;
       if (order.defined()) {
