@@ -42,8 +42,15 @@ TEST_CASE("what joins a residual block sees its parts and can be taken away",
     return one.finish(one.shortcut(input));
   });
   CHECK(block.forward(x).equal(at::tensor({-6.0, -3.0})));
+  CHECK(block.is_joined_otherwise());
+  CHECK_FALSE(block.evaluation_factor());
   block.set_join({});
   CHECK(block.forward(x).equal(at::tensor({-9.0, 3.0})));
+  CHECK(block.evaluation_factor() == 1);
+  block.set_join(
+      [](tutti::models::ResidualBlock& one, const at::Tensor& y) { return one.whole(y); },
+      [] { return 0.5; });
+  CHECK(block.evaluation_factor() == 0.5);
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

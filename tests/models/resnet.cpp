@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/algorithms/stochastic_depth.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/save_pretrained.hpp>
@@ -376,6 +377,39 @@ TEST_CASE("a residual network goes from folder to folder and from library to lib
     CHECK(read(x).equal(y));
     CHECK(read->bn1->num_batches_tracked.item<std::int64_t>() == 1);
     last = read;
+  }
+}
+
+TEST_CASE("what stochastic depth multiplies by in evaluation is in the weights that are written",
+          "[models][resnet][pretrained][stochastic_depth]") {
+  const TemporaryFolder folder;
+  for (const auto block : {models::Block::basic, models::Block::bottleneck}) {
+    models::ResNetOptions options = tiny(block);
+    options.layers = {1, 1, 2, 1};
+    options.widths = {8, 8, 12, 16};
+    options.stem_width = 64;
+    ResNet net(options);
+    net(torch::randn({4, 3, 64, 64}));
+    const auto blocks = tutti::functional::apply_stochastic_depth(*net, {.drop_rate = 0.8});
+    net->eval();
+    const at::Tensor x = torch::randn({2, 3, 64, 64});
+    const at::Tensor y = net(x);
+    const at::Tensor scale =
+        net->stages[3]->ptr(0)->named_parameters()[block == models::Block::basic ? "bn2.weight"
+                                                                                 : "bn3.weight"];
+    for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface}) {
+      const std::string path =
+          (folder / (std::string(to_string(layout)) + (block == models::Block::basic ? "b" : "n")))
+              .string();
+      net->set_layout(layout);
+      models::save_pretrained(net, path);
+      CHECK(net(x).equal(y));
+      CHECK(scale.equal(at::ones_like(scale)));
+      auto read = models::from_pretrained<ResNet>(path);
+      read->eval();
+      CHECK(read(x).allclose(y, 1e-4, 1e-5));
+      CHECK(blocks->drop_rates().back() == 0.8);
+    }
   }
 }
 

@@ -23,6 +23,7 @@
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
 #include <tutti/algorithms/stochastic_depth.hpp>
+#include <tutti/callbacks/hugging_face_checkpointer.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/models/classifier.hpp>
@@ -334,6 +335,34 @@ TEST_CASE("stochastic depth leaves out whole blocks", "[models][vit][stochastic_
   const at::Tensor low = first.forward(x);
   CHECK(low.scalar_type() == at::kFloat);
   CHECK(low.allclose((x + y) / 2, 0.03, 0.03));
+}
+
+TEST_CASE("a vision transformer under stochastic depth is not written, since no folder can say it",
+          "[models][vit][stochastic_depth][pretrained]") {
+  const TemporaryFolder folder;
+  auto net = tiny();
+  functional::apply_stochastic_depth(*net, {.drop_rate = 0.5});
+  const std::string path = (folder / "a").string();
+  const auto why = ContainsSubstring(
+      "'encoder.layers.encoder_layer_0' is joined by an algorithm (StochasticDepth), which in");
+  CHECK_THROWS_WITH(models::save_pretrained(net, path), why);
+  CHECK_THROWS_WITH(models::save_pretrained(net, path),
+                    ContainsSubstring("call set_join({}) on each ResidualBlock"));
+  CHECK(sorted_names(folder.path()).empty());
+  const tutti::HuggingFaceCheckpointer own{.model = net, .folder = (folder / "hf").string()};
+  const tutti::StochasticDepth warming{.drop_warmup = "1dur"};  // a rate of 0 as the run begins
+  CHECK_THROWS_WITH(
+      tutti::Trainer(tutti::Classifier{net, {.num_classes = 4}}, run_of("1ep"), warming, own).fit(),
+      why);
+
+  surgery::for_each<models::ResidualBlock>(
+      *net, [](models::ResidualBlock& block, const surgery::Visit&) { block.set_join({}); });
+  net->eval();
+  const at::Tensor x = torch::randn({2, 3, 8, 8});
+  models::save_pretrained(net, path);
+  auto read = models::from_pretrained<VisionTransformer>(path);
+  read->eval();
+  CHECK(read(x).equal(net(x)));
 }
 
 TEST_CASE("a vision transformer clones deeply", "[models][vit]") {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -40,8 +42,28 @@ class ResidualBlock : public nn::Block {
   /// The output when nothing is left out; a block may compute it in another way.
   virtual at::Tensor whole(const at::Tensor& x) { return finish(residual(x).add_(shortcut(x))); }
 
-  /// Replaces whole(); an empty function restores it. A clone keeps it.
-  void set_join(Join join) { join_ = std::move(join); }
+  /// The weight and bias of the last layer of residual(): multiplied by a number they multiply the
+  /// residual by it. Empty: no parameters do that.
+  [[nodiscard]] virtual std::vector<at::Tensor> residual_scale() const { return {}; }
+
+  /// Replaces whole(); an empty function restores it. A clone keeps it. factor: what the join
+  /// multiplies the residual by in evaluation, where it computes whole() but for that; empty: it
+  /// computes something else.
+  void set_join(Join join, std::function<double()> factor = {}) {
+    join_ = std::move(join);
+    factor_ = std::move(factor);
+  }
+
+  /// An algorithm joins the block otherwise.
+  [[nodiscard]] bool is_joined_otherwise() const { return join_ != nullptr; }
+
+  /// What the residual is multiplied by in evaluation; none: something else is computed.
+  [[nodiscard]] std::optional<double> evaluation_factor() const {
+    if (!join_) {
+      return 1;
+    }
+    return factor_ ? std::optional<double>(factor_()) : std::nullopt;
+  }
 
  protected:
   at::Tensor joined(const at::Tensor& input) {
@@ -51,6 +73,7 @@ class ResidualBlock : public nn::Block {
 
  private:
   Join join_;
+  std::function<double()> factor_;
 };
 
 }  // namespace tutti::models

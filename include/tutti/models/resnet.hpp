@@ -86,6 +86,9 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
   [[nodiscard]] std::string_view layer_name() const override { return "ResNetBasicBlock"; }
+  [[nodiscard]] std::vector<at::Tensor> residual_scale() const override {
+    return {bn2->weight, bn2->bias};
+  }
 
   nn::Conv2d conv1{nullptr}, conv2{nullptr};
   nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
@@ -119,6 +122,9 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
   [[nodiscard]] std::string_view layer_name() const override { return "ResNetBottleneck"; }
+  [[nodiscard]] std::vector<at::Tensor> residual_scale() const override {
+    return {bn3->weight, bn3->bias};
+  }
 
   nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
   nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};

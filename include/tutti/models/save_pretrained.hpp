@@ -22,6 +22,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/residual_block.hpp>
 #include <tutti/models/spread_of.hpp>
 #include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/attention.hpp>
@@ -123,22 +124,25 @@ class AnyPretrained {
 
 /// Throws c10::Error when an algorithm has changed the model to one that its folder cannot say,
 /// since a reader would compute something else: the biases of ALiBi, factors of Factorize, gates of
-/// GatedLinearUnits and the like; and adapters of LoRA, unless `merge_adapters`. A part says itself
-/// what it cannot write.
+/// GatedLinearUnits, StochasticDepth in blocks without a ResidualBlock::residual_scale() and the
+/// like; and adapters of LoRA, unless `merge_adapters`. A part says itself what it cannot write.
 void check_expressible(const AnyPretrained& model, bool merge_adapters);
 
 /// Writes a model as a folder that Transformers' from_pretrained reads.
 ///
 ///     tutti::models::save_pretrained(net, "/models/mine", {.dtype = at::kBFloat16});
 ///
-/// Each tensor of the layout is written once, tied ones under the name that is no alias. `dtype` of
+/// Each tensor of the layout is written once, tied ones under the name that is no alias. What
+/// StochasticDepth multiplies a residual by in evaluation is written as part of the weights of its
+/// last layer; the model keeps it apart. `dtype` of
 /// config.json says the type of the weights; all its other keys are written as they are. The folder
 /// is there whole or not at all; write_model_folder() has the rules. In a run of several ranks call
 /// it on one of them. Throws c10::Error when it cannot be written, and as check_expressible() does.
 void save_pretrained(const AnyPretrained& model, const std::string& folder,
                      const SavePretrainedOptions& options = {});
 
-/// What save_pretrained() writes: fills `tensors`, which are the model's own, and returns the rest.
+/// What save_pretrained() writes: fills `tensors`, which are the model's own or, where something is
+/// merged into them, copies, and returns the rest.
 /// Throws c10::Error (ValueError) for a type that weights are not written as.
 checkpoint::ModelFolder pretrained_folder(const AnyPretrained& model,
                                           const SavePretrainedOptions& options,

@@ -58,6 +58,34 @@ class ByMemory {
   std::map<std::uintptr_t, std::pair<std::uintptr_t, T>> kept_;  // with its end
 };
 
+// Puts what StochasticDepth multiplies a residual by in evaluation into copies of the last layer's
+// weight and bias, for readers that compute without it.
+TUTTI_INLINE void fold_factors(const AnyPretrained& model, WeightLayout& layout) {
+  if (model.module() == nullptr) {
+    return;
+  }
+  ByMemory<std::pair<at::Tensor, at::Tensor>> scaled;  // as it is in the model, and scaled
+  for (const surgery::Visit& where : surgery::walk(*model.module())) {
+    const auto* block = dynamic_cast<const ResidualBlock*>(where.module.get());
+    const double factor = block == nullptr ? 1 : block->evaluation_factor().value_or(1);
+    if (factor == 1) {
+      continue;
+    }
+    for (const at::Tensor& parameter : block->residual_scale()) {
+      const at::Tensor own = parameter.detach();
+      TUTTI_CHECK(scaled.add(own, {own, own * factor}), "models: the last layer of '", where.path,
+                  "' belongs to two blocks that are skipped at random");
+    }
+  }
+  for (DiskTensor& tensor : layout.tensors) {
+    if (const auto* const found = scaled.find(tensor.tensor); found != nullptr) {
+      tensor.tensor =
+          found->second.as_strided(tensor.tensor.sizes(), tensor.tensor.strides(),
+                                   tensor.tensor.storage_offset() - found->first.storage_offset());
+    }
+  }
+}
+
 // The layout of a model whose adapters are sums with the weights.
 TUTTI_INLINE WeightLayout merged_layout(const AnyPretrained& model) {
   WeightLayout layout = model.weight_layout();
@@ -117,6 +145,15 @@ TUTTI_INLINE void check_expressible(const AnyPretrained& model, bool merge_adapt
     return;
   }
   for (const surgery::Visit& where : surgery::walk(*model.module())) {
+    const auto* block = dynamic_cast<const ResidualBlock*>(where.module.get());
+    const bool folds = block == nullptr || !block->is_joined_otherwise() ||
+                       (block->evaluation_factor() && !block->residual_scale().empty());
+    TUTTI_CHECK(
+        folds, "models: '", where.path,
+        "' is joined by an algorithm (StochasticDepth), which in evaluation multiplies what "
+        "the whole block adds; no weights of a folder express that for such a block, so "
+        "its readers would compute something else; save a checkpoint, or call set_join({}) "
+        "on each ResidualBlock, evaluate what the model computes then, and save that");
     const auto* attention = dynamic_cast<const nn::PositionBiased*>(where.module.get());
     TUTTI_CHECK(attention == nullptr || attention->position_bias() == nullptr, "models: '",
                 where.path,
@@ -151,7 +188,8 @@ TUTTI_INLINE checkpoint::ModelFolder pretrained_folder(
       "part; write the folder while what spread_of(model)->summon() returns lives");
   const c10::ScalarType dtype = options.dtype.value_or(c10::ScalarType::Undefined);
   std::string type;  // of the first floating tensor
-  const WeightLayout layout = detail::merged_layout(model);
+  WeightLayout layout = detail::merged_layout(model);
+  detail::fold_factors(model, layout);
   for (const DiskTensor& tensor : layout.tensors) {
     tensors.emplace_back(tensor.name, tensor.tensor);
     if (type.empty() && tensor.tensor.is_floating_point()) {

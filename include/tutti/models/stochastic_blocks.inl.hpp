@@ -24,7 +24,8 @@ TUTTI_INLINE void StochasticBlocks::add(const std::shared_ptr<StochasticBlocks>&
   const std::size_t index = self->rates_.size();
   self->rates_.push_back(0);
   block.set_join(
-      [self, index](ResidualBlock& one, const at::Tensor& x) { return self->join(one, x, index); });
+      [self, index](ResidualBlock& one, const at::Tensor& x) { return self->join(one, x, index); },
+      [self, index] { return 1 - self->rates_[index]; });
 }
 
 TUTTI_INLINE at::Tensor StochasticBlocks::join(ResidualBlock& block, const at::Tensor& x,

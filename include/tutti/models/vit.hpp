@@ -167,7 +167,8 @@ TORCH_MODULE(LayerScale);
 
 /// One layer: attention, then feed-forward, each on the normalised input and added to it.
 ///
-/// As a ResidualBlock it is left out as a whole.
+/// As a ResidualBlock it is left out as a whole. No parameters scale its residual alone, since the
+/// feed-forward reads the sum with the whole attention.
 class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualBlock {
  public:
   ~VitBlockImpl() override;
