@@ -138,6 +138,16 @@ TEST_CASE("averaged weights are what is written", "[callbacks][hugging_face][ema
   REQUIRE(!averages.empty());
   CHECK(averages.front().first == "in.weight");
   CHECK(saved_weight(folder / "calm-motet/hf/ba6").equal(averages.front().second.t()));
+
+  const at::Tensor trained = net->in->weight.clone();
+  models::save_pretrained(net, (folder / "trained").string());
+  CHECK(saved_weight(folder / "trained").equal(trained.t()));
+  functional::EMAParameters both(*net, trainer.get<EMA>().averages());
+  both.swap();
+  models::save_pretrained(net, (folder / "averaged").string());
+  CHECK(saved_weight(folder / "averaged").equal(averages.front().second.t()));
+  both.swap();
+  CHECK(net->in->weight.equal(trained));
 }
 
 TEST_CASE("a resumed run goes on with the list of what it keeps", "[callbacks][hugging_face]") {
