@@ -377,6 +377,26 @@ TEST_CASE("a head of another size is new when that is allowed", "[models][pretra
   CHECK(net->config().integer("num_labels") == 5);
 }
 
+TEST_CASE("a key that edit_config sets and nobody reads is refused by its name",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, weights(),
+        R"({"model_type": "tiny", "width": 3, "num_labels": 2, "note": "a", "label2id": {}})");
+  const auto edited = [&](const char* key, const tutti::detail::Json& value) {
+    return load(folder, {.edit_config = [&](PretrainedConfig& c) { c.set(key, value); }});
+  };
+  CHECK_THROWS_WITH(edited("num_lables", 5),
+                    ContainsSubstring("config.json': edit_config sets num_lables to 5, which "
+                                      "TinyForSequenceClassification does not read, so that it "
+                                      "would have no effect; expected a key that such a"));
+  CHECK_THROWS_WITH(edited("note", "b"), ContainsSubstring("edit_config sets note to \"b\""));
+  CHECK(edited("note", "a")->config().text("note", "") == "a");
+  CHECK(edited("width", 3)->config().integer("width") == 3);
+  CHECK_FALSE(edited("use_cache", false)->config().flag("use_cache", true));
+  CHECK(edited("bos_token_id", 1)->config().integer("bos_token_id") == 1);
+  load(folder, {.edit_config = [](PretrainedConfig& c) { c.erase("note"); }});
+}
+
 TEST_CASE("what is new without anybody asking for the report is a warning",
           "[models][pretrained]") {
   const TemporaryFolder folder;

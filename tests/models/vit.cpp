@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -751,6 +752,73 @@ TEST_CASE("a folder is read for images of another size and for other classes",
   CHECK(report.initialised == std::vector<std::string>{"classifier.weight", "classifier.bias"});
   CHECK(other->conv_proj->weight.equal(net->conv_proj->weight));
   CHECK(other(torch::randn({3, 3, 8, 8})).sizes() == at::IntArrayRef{3, 2});
+}
+
+TEST_CASE("a number of classes is set by either name in the config of any library",
+          "[models][vit][pretrained]") {
+  const TemporaryFolder folder;
+  auto net = tiny();
+  draw_weights(net);
+  models::PretrainedReport report;
+  for (const VisionLayout layout : {VisionLayout::torchvision, VisionLayout::timm,
+                                    VisionLayout::timm_wrapper, VisionLayout::huggingface}) {
+    INFO(to_string(layout));
+    net->set_layout(layout);
+    const std::string path = (folder / std::string(to_string(layout))).string();
+    models::save_pretrained(net, path);
+    const auto read = [&](const std::vector<const char*>& keys, std::int64_t by) {
+      std::int64_t count = 7;
+      return models::from_pretrained<VisionTransformer>(path, {.ignore_mismatched_sizes = true,
+                                                               .edit_config =
+                                                                   [&](PretrainedConfig& config) {
+                                                                     for (const char* key : keys) {
+                                                                       config.set(key, count);
+                                                                       count += by;
+                                                                     }
+                                                                   },
+                                                               .report = &report});
+    };
+    for (const char* key : {"num_labels", "num_classes"}) {
+      auto other = read({key}, 0);
+      CHECK(other->options().num_classes == 7);
+      const std::string again = path + key;
+      models::save_pretrained(other, again);
+      CHECK(models::from_pretrained<VisionTransformer>(again)->options().num_classes == 7);
+    }
+    CHECK(read({"num_labels", "num_classes"}, 0)->options().num_classes == 7);
+    CHECK_THROWS_WITH(read({"num_labels", "num_classes"}, 1),
+                      ContainsSubstring("sets num_labels to 7 and num_classes to 8; set one"));
+  }
+}
+
+TEST_CASE("an argument of timm beside model_args is refused with the place for it",
+          "[models][vit][pretrained]") {
+  const TemporaryFolder folder;
+  auto net = tiny();
+  net->set_layout(VisionLayout::timm);
+  const std::string path = (folder / "timm").string();
+  models::save_pretrained(net, path);
+  const auto read = [&](const std::function<void(PretrainedConfig&)>& edit) {
+    return models::from_pretrained<VisionTransformer>(path, {.edit_config = edit});
+  };
+  for (const char* key : {"img_size", "in_chans", "image_size", "nun_classes"}) {
+    CHECK_THROWS_WITH(
+        read([&](PretrainedConfig& config) { config.set(key, 12); }),
+        ContainsSubstring(std::string("edit_config sets ") + key + " to 12, which ") &&
+            ContainsSubstring("in_chans say, are in model_args: take"));
+  }
+  const auto in_args = [](PretrainedConfig& config, const char* key, std::int64_t value) {
+    auto args = config.section("model_args");
+    args.set(key, value);
+    config.set("model_args", args.values());
+  };
+  const auto large = read([&](PretrainedConfig& config) { in_args(config, "img_size", 12); });
+  CHECK(large->options().image_size == 12);
+  CHECK_THROWS_WITH(read([&](PretrainedConfig& config) {
+                      in_args(config, "num_classes", 5);
+                      config.set("num_classes", 6);
+                    }),
+                    ContainsSubstring("num_classes to 5 in model_args and to 6 beside it"));
 }
 
 TEST_CASE("old names of torchvision are read and other architectures refused",

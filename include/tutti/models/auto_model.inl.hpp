@@ -20,11 +20,7 @@ namespace detail {
 // The config, as the options change it.
 TUTTI_INLINE PretrainedConfig config_of(const std::string& folder,
                                         const FromPretrainedOptions& options) {
-  PretrainedConfig config = PretrainedConfig::read(folder);
-  if (options.edit_config) {
-    options.edit_config(config);
-  }
-  return config;
+  return edited_config(folder, options.edit_config);
 }
 
 [[noreturn]] inline void refuse_type(const PretrainedConfig& config, const char* what,

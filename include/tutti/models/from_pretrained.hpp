@@ -25,6 +25,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/recorded_init.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/models/detail/edited_config.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/weight_layout.hpp>
 
@@ -59,7 +60,9 @@ struct FromPretrainedOptions {
   std::optional<c10::ScalarType> dtype{};
   /// Where the model is. Empty: the CPU.
   std::optional<c10::Device> device{};
-  /// Changes the config before the model is made: the number of labels, a dropout.
+  /// Changes the config before the model is made: the number of labels (`num_labels` or
+  /// `num_classes`, whichever library wrote it), a dropout. A key that the class does not read is
+  /// an error.
   std::function<void(PretrainedConfig&)> edit_config{};
   /// Receives the report. Null: what was freshly initialised is a warning.
   PretrainedReport* report = nullptr;
@@ -143,6 +146,7 @@ M load_model(const PretrainedConfig& config, const std::string& folder,
   } catch (const c10::Error& error) {
     rethrow_for(config, error);
   }
+  check_edits(config, model->weight_layout().model);
   LoadPlan plan = plan_load(model->weight_layout(), files, options);
   if (!plan.report.initialised.empty()) {  // something keeps what it is made with
     model = model_from<M>(config, options);
@@ -167,11 +171,7 @@ M load_model(const PretrainedConfig& config, const std::string& folder,
 /// support (by key and value), and as load_pretrained() does.
 template <class M>
 M from_pretrained(const std::string& folder, const FromPretrainedOptions& options = {}) {
-  PretrainedConfig config = PretrainedConfig::read(folder);
-  if (options.edit_config) {
-    options.edit_config(config);
-  }
-  return detail::load_model<M>(config, folder, options);
+  return detail::load_model<M>(detail::edited_config(folder, options.edit_config), folder, options);
 }
 
 }  // namespace tutti::models

@@ -3,8 +3,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -117,6 +120,14 @@ class PretrainedConfig {
   /// Writes `config.json` into a folder that has none.
   void write(const std::string& folder) const;
 
+  /// Notes from now on which of these keys are read, here and in copies.
+  void watch(std::set<std::string, std::less<>> keys) {
+    unread_ = std::make_shared<std::set<std::string, std::less<>>>(std::move(keys));
+  }
+
+  /// Those of watch() that nobody has read; ends it, in copies too.
+  [[nodiscard]] std::vector<std::string> stop_watching() const;
+
   /// All keys in order.
   [[nodiscard]] const Json::Object& values() const& { return values_; }
   const Json::Object& values() && = delete;  // a loop over them would outlive them
@@ -132,10 +143,12 @@ class PretrainedConfig {
  private:
   [[noreturn]] void wrong_kind(std::string_view name, const Json& value,
                                const char* expected) const;
+  void note_read(std::string_view name) const;
   std::int64_t integer_of(std::string_view name, const Json& value) const;
 
   Json::Object values_;
   std::string origin_ = "the config";
+  std::shared_ptr<std::set<std::string, std::less<>>> unread_;  // of watch()
 };
 
 /// The name of a type in `dtype`: "float32", "bfloat16", "float16", "float64". Throws c10::Error

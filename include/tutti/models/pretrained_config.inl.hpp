@@ -17,7 +17,25 @@ TUTTI_INLINE std::string PretrainedConfig::architecture() const {
   return names.empty() ? "" : names.front();
 }
 
+TUTTI_INLINE void PretrainedConfig::note_read(std::string_view name) const {
+  if (unread_ != nullptr) {
+    if (const auto found = unread_->find(name); found != unread_->end()) {
+      unread_->erase(found);
+    }
+  }
+}
+
+TUTTI_INLINE std::vector<std::string> PretrainedConfig::stop_watching() const {
+  std::vector<std::string> out;
+  if (unread_ != nullptr) {
+    out.assign(unread_->begin(), unread_->end());
+    unread_->clear();
+  }
+  return out;
+}
+
 TUTTI_INLINE const tutti::detail::Json* PretrainedConfig::find(std::string_view name) const {
+  note_read(name);
   for (const auto& [key, value] : values_) {
     if (key == name) {
       return value.is_null() ? nullptr : &value;
@@ -27,6 +45,7 @@ TUTTI_INLINE const tutti::detail::Json* PretrainedConfig::find(std::string_view 
 }
 
 TUTTI_INLINE bool PretrainedConfig::is_null(std::string_view name) const {
+  note_read(name);
   for (const auto& [key, value] : values_) {
     if (key == name) {
       return value.is_null();
@@ -169,6 +188,7 @@ TUTTI_INLINE std::optional<c10::ScalarType> PretrainedConfig::dtype() const {
 }
 
 TUTTI_INLINE std::int64_t PretrainedConfig::num_labels(std::int64_t otherwise) const {
+  note_read("num_labels");
   const Json* labels = find("id2label");
   if (labels != nullptr && !labels->is_object()) {
     wrong_kind("id2label", *labels, "an object");
