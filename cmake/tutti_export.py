@@ -17,6 +17,7 @@ Needs torch 2.11 or newer and safetensors, a C++ compiler where programs are mad
 """
 import argparse
 import contextlib
+import difflib
 import functools
 import hashlib
 import importlib.util
@@ -1287,6 +1288,15 @@ def hugging_face(where, args, names, outputs):
     return HuggingFace(model, names, *outputs), names
 
 
+def unknown_model(text, library, known, error):
+    """What is raised for an error of a library that makes a model by its name: a Refusal when it knows no such name."""
+    if "nknown model" not in str(error):
+        return error
+    close = difflib.get_close_matches(text.partition(":")[2].partition(".")[0], known, 3, 0.5)
+    return Refusal(f"--model is {text}, and {library} has no such model" + (f"; near it are {', '.join(close)}" if close else "")
+                   + f"; {library}{'' if library == 'timm' else '.models'}.list_models() lists them")
+
+
 def model_of(text, args, pretrained, names, outputs):
     """The model of --model, the names of its inputs, and a wrapper's prefix."""
     kind, _, where = text.partition(":")
@@ -1294,10 +1304,16 @@ def model_of(text, args, pretrained, names, outputs):
         raise Refusal(f"--model is {text}, expected timm:NAME, torchvision:NAME, hf:FOLDER or file.py:NAME")
     if kind == "timm":
         import timm
-        return timm.create_model(where, pretrained=pretrained, **args), names, ""
+        try:
+            return timm.create_model(where, pretrained=pretrained, **args), names, ""
+        except RuntimeError as error:
+            raise unknown_model(text, "timm", timm.list_models(), error) from error
     if kind == "torchvision":
         import torchvision
-        return torchvision.models.get_model(where, weights="DEFAULT" if pretrained else None, **args), names, ""
+        try:
+            return torchvision.models.get_model(where, weights="DEFAULT" if pretrained else None, **args), names, ""
+        except ValueError as error:
+            raise unknown_model(text, "torchvision", torchvision.models.list_models(), error) from error
     if kind == "hf":
         model, names = hugging_face(where, args, names, outputs)
         return model, names, "model."

@@ -156,6 +156,9 @@ TEST_CASE("what is no snapshot is refused in words", "[checkpoint][snapshot]") {
   CHECK_THROWS_WITH(read_snapshot(folder / "none"), ContainsSubstring("there is no checkpoint"));
   fs::create_directory(folder / "empty");
   CHECK_THROWS_WITH(read_snapshot(folder / "empty"), ContainsSubstring("has no manifest.json"));
+  write_bytes(folder / "empty/config.json", "{}");
+  CHECK_THROWS_WITH(read_snapshot(folder / "empty"),
+                    ContainsSubstring("read it by models::from_pretrained()"));
   Snapshot bad = sample();
   bad.model.put("epoch", 1);
   CHECK_THROWS_WITH(write_snapshot(folder / "a", bad),

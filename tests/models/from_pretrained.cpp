@@ -377,6 +377,54 @@ TEST_CASE("a head of another size is new when that is allowed", "[models][pretra
   CHECK(net->config().integer("num_labels") == 5);
 }
 
+TEST_CASE(
+    "a report says which heads the file has in another size, and an error how to have new ones",
+    "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["classifier.weight"] = at::ones({7, 3});
+  file.erase("classifier.bias");
+  const std::string words = says(folder, file);
+  CHECK_THAT(words, ContainsSubstring("made freshly with allow_new_heads"));
+  CHECK_THAT(words, ContainsSubstring("another size is made freshly with ignore_mismatched_sizes"));
+  PretrainedReport report;
+  load(folder, {.allow_new_heads = true, .ignore_mismatched_sizes = true}, &report);
+  CHECK(report.initialised == Names{"classifier.weight", "classifier.bias"});
+  CHECK(report.resized == Names{"classifier.weight"});
+  CHECK_THAT(
+      report.text(),
+      ContainsSubstring("1 freshly initialised (the file lacks them):\n    classifier.bias"));
+  CHECK_THAT(report.text(), ContainsSubstring("1 freshly initialised (the file has them in another "
+                                              "size):\n    classifier.weight"));
+}
+
+TEST_CASE("what wrappers put before all names is taken off", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+    write(folder, renamed([&](const std::string& name) { return prefix + name; }));
+    Tiny net = load(folder);
+    check_values(net);
+  }
+  Tensors file = renamed([](const std::string& name) { return "module." + name; });
+  file["count"] = at::ones({});
+  CHECK_THAT(says(folder, file), ContainsSubstring("module.base.count"));
+}
+
+TEST_CASE("a file that is no download and a folder that is a checkpoint are called so",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"model.safetensors", "model.pth"}) {
+    write_bytes(folder / name, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+    const Tiny net;
+    CHECK_THROWS_WITH(load_pretrained(net->weight_layout(), (folder / name).string()),
+                      ContainsSubstring(name) && ContainsSubstring("is a pointer of Git LFS") &&
+                          ContainsSubstring("run git lfs pull"));
+  }
+  write_bytes(folder / "manifest.json", "{}");
+  CHECK_THROWS_WITH(load(folder), ContainsSubstring("is a checkpoint of a trainer (it has a "
+                                                    "manifest.json), which has no config.json"));
+}
+
 TEST_CASE("a key that edit_config sets and nobody reads is refused by its name",
           "[models][pretrained]") {
   const TemporaryFolder folder;

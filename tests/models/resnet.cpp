@@ -413,6 +413,35 @@ TEST_CASE("what stochastic depth multiplies by in evaluation is in the weights t
   }
 }
 
+TEST_CASE("counters of batches that a file lacks are 0, as in PyTorch",
+          "[models][resnet][pretrained]") {
+  const TemporaryFolder folder;
+  ResNet net(tiny(models::Block::basic));
+  net(torch::randn({4, 3, 64, 64}));
+  net->eval();
+  const std::string path = (folder / "old.safetensors").string();
+  std::vector<tutti::checkpoint::NamedTensor> tensors;
+  for (const auto& entry : net->weight_layout().tensors) {
+    if (!entry.name.ends_with("num_batches_tracked")) {
+      tensors.emplace_back(entry.name, entry.tensor);
+    }
+  }
+  tutti::checkpoint::write_safetensors(path, tensors);
+  ResNet read(tiny(models::Block::basic));
+  read->bn1->num_batches_tracked.fill_(3);
+  const auto report = models::load_pretrained(read->weight_layout(), path);
+  CHECK(report.zeroed.size() == 6);
+  CHECK(read->bn1->num_batches_tracked.item<std::int64_t>() == 0);
+  read->eval();
+  const at::Tensor x = torch::randn({2, 3, 64, 64});
+  CHECK(read(x).equal(net(x)));
+  std::erase_if(tensors, [](const auto& one) { return one.first == "bn1.running_mean"; });
+  std::filesystem::remove(path);
+  tutti::checkpoint::write_safetensors(path, tensors);
+  CHECK_THROWS_WITH(models::load_pretrained(read->weight_layout(), path),
+                    ContainsSubstring("2 missing") && ContainsSubstring("bn1.running_mean"));
+}
+
 TEST_CASE("files of variants with deep stems or pooled shortcuts are refused",
           "[models][resnet][pretrained]") {
   const TemporaryFolder folder;

@@ -84,6 +84,16 @@ TEST_CASE("a folder that is there is not written over unless that is asked for",
   CHECK_THROWS_WITH(save_pretrained(net, path(folder, "a")), ContainsSubstring("set overwrite"));
 }
 
+TEST_CASE("a folder to copy from that is not there is named with its option",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  const Tiny net;
+  const std::string from = path(folder, "none");
+  CHECK_THROWS_WITH(save_pretrained(net, path(folder, "a"), {.copy_files_from = from}),
+                    ContainsSubstring("copy_files_from is '" + from + "', and there is no such"));
+  CHECK(sorted_names(folder.path()).empty());
+}
+
 TEST_CASE("what was saved stands in the file as Python expects it", "[models][pretrained]") {
   const std::string python = tutti_test::python_with("json, struct");
   if (python.empty()) {

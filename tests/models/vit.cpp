@@ -29,6 +29,7 @@
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/resnet.hpp>
 #include <tutti/models/save_pretrained.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
@@ -636,6 +637,32 @@ TEST_CASE("timm's architectures are known by their names", "[models][vit][config
   const auto torchvision = of(R"({"function": "torchvision.models.vit_h_14", "num_classes": 3})");
   CHECK(torchvision.hidden_dim == 1280);
   CHECK(torchvision.mlp_dim == 5120);
+}
+
+TEST_CASE("a config of another network says what reads it", "[models][vit][config]") {
+  const auto of = [](const char* text) {
+    return VisionTransformerImpl::options_from(config(text));
+  };
+  for (const char* other : {R"({"architecture": "resnet18"})", R"({"model_type": "resnet"})",
+                            R"({"function": "torchvision.models.resnet18"})"}) {
+    CHECK_THROWS_WITH(of(other), ContainsSubstring("resnet") &&
+                                     ContainsSubstring("expected a vision transformer; read this "
+                                                       "folder by from_pretrained<ResNet>"));
+  }
+  CHECK_THROWS_WITH(models::ResNetImpl::options_from(config(R"({"model_type": "vit"})")),
+                    ContainsSubstring("the architecture is \"vit\", expected a residual network; "
+                                      "read this folder by from_pretrained<VisionTransformer>"));
+  for (const char* other :
+       {R"({"architecture": "convnext_atto"})", R"({"model_type": "swin", "depths": [2]})",
+        R"({"architecture": "vit_base_patch16_siglip_224"})"}) {
+    CHECK_THROWS_WITH(of(other), ContainsSubstring("cmake/tutti_export.py"));
+    CHECK_THROWS_WITH(of(other), ContainsSubstring("load_compiled() (docs/compiled.md)"));
+  }
+  CHECK_THROWS_WITH(models::vision_family_of(config(R"({"architecture": "efficientnet_b0"})")),
+                    ContainsSubstring("any other network of Python is exported by"));
+  CHECK_THROWS_WITH(of(R"({"architecture": "vit_tiny_patch16_224", "num_classes": 0})"),
+                    ContainsSubstring("num_classes is 0, a network without a head") &&
+                        ContainsSubstring("allow_new_heads"));
 }
 
 TEST_CASE("keys that change the computation are refused by name and value",

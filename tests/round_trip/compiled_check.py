@@ -5,6 +5,7 @@ Gradients of a deep network with batch normalisation over four rows move by a pe
 a model is exported. One whose gradients are wrong by 10 % is refused at these depths. The gradient of a bias before a batch normalisation is
 what roundings leave of zero: any other such rest may stand for it, and nothing that is much of the whole gradient.
 """
+import importlib.util
 import os
 import sys
 import tempfile
@@ -75,6 +76,14 @@ said = exported(with_other_rests, 1, Scaled())
 assert not said, said
 said = exported(with_wrong_rests, 1, Scaled())
 assert said.startswith("the gradient of 0.bias "), said
+
+# A name that a library does not know is refused, with names near it.
+if importlib.util.find_spec("timm"):
+    try:
+        tutti_export.model_of("timm:resnet81", {}, False, [], None)
+        raise AssertionError("timm has a resnet81")
+    except tutti_export.Refusal as refusal:
+        assert "timm has no such model; near it are resnet18" in str(refusal), refusal
 
 # What the command reports: outputs of ReLU and pooling are kept, and whoever changes the size of images is told.
 tutti_export.check = check

@@ -130,6 +130,10 @@ TUTTI_INLINE void write_model_folder(const std::filesystem::path& target,
   TUTTI_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' is no name of a folder for weights");
   TUTTI_CHECK_VALUE(options.max_shard_size > 0, "checkpoint: max_shard_size is 0, expected bytes");
+  TUTTI_CHECK(options.copy_files_from.empty() || detail::is_folder(options.copy_files_from),
+              "checkpoint: copy_files_from is '", options.copy_files_from.string(),
+              "', and there is no such folder; expected the one whose tokenizer and the like are "
+              "copied, or nothing");
   const bool replaces = detail::check_target(absolute, options);
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());

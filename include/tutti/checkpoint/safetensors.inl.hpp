@@ -46,6 +46,14 @@ TUTTI_INLINE void SafetensorsFile::read_header() {
   if (size < sizeof length) {
     refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
   }
+  constexpr std::string_view pointer = "version https://git-lfs";
+  std::string start(std::min<std::uint64_t>(size, pointer.size()), '\0');
+  file_.read_at(0, start.data(), start.size());
+  if (start == pointer) {
+    refuse(
+        "it is a pointer of Git LFS, in whose place the file has not been downloaded; run git lfs "
+        "pull in its repository, or download the file itself");
+  }
   file_.read_at(0, &length, sizeof length);
   if (length > detail::max_header || length > size - sizeof length) {
     refuse("it announces a header of " + std::to_string(length) + " bytes in a file of " +

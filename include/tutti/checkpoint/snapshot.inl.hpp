@@ -43,7 +43,10 @@ TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
   TUTTI_CHECK(pickled.empty(), "checkpoint: the folder '", folder.string(), "' ", pickled);
   TUTTI_CHECK(path_exists(path), "checkpoint: '", folder.string(),
               "' has no manifest.json; it is no checkpoint, or one that was not finished",
-              path_exists(folder / "latest")
+              path_exists(folder / "config.json")
+                  ? "; it has a config.json, as folders of weights of Hugging Face and timm have: "
+                    "read it by models::from_pretrained()"
+              : path_exists(folder / "latest")
                   ? "; its newest checkpoint is '" + (folder / "latest").string() + "'"
                   : "");
   const File file = File::open_for_reading(path);

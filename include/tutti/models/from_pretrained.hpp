@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Device.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/ScalarType.h>
@@ -40,10 +42,13 @@ struct PretrainedReport {
   std::vector<std::string> taken;  ///< names of the layout
   /// Of those taken, the ones that the file calls otherwise: its name, and the layout's.
   std::vector<std::pair<std::string, std::string>> renamed;
-  std::vector<std::string> adapted;      ///< of those taken, the ones that had another shape
-  std::vector<std::string> left_out;     ///< in the file; parts that this model lacks
-  std::vector<std::string> ignored;      ///< in the file; constants that old versions wrote
-  std::vector<std::string> initialised;  ///< in the model; the file lacks them, and they are new
+  std::vector<std::string> adapted;   ///< of those taken, the ones that had another shape
+  std::vector<std::string> left_out;  ///< in the file; parts that this model lacks
+  std::vector<std::string> ignored;   ///< in the file; constants that old versions wrote
+  /// In the model, and new: the file lacks them or has them in another size.
+  std::vector<std::string> initialised;
+  std::vector<std::string> resized;  ///< of those initialised, the ones of another size in the file
+  std::vector<std::string> zeroed;  ///< `num_batches_tracked` that the file lacks: 0, as in PyTorch
 
   /// One line, and a list of each kind but `taken` and `ignored`, the first `shown` of it.
   [[nodiscard]] std::string text(std::size_t shown = 10) const;

@@ -19,8 +19,15 @@ TUTTI_INLINE std::string PretrainedReport::text(std::size_t shown) const {
   list("of another shape, adapted", adapted.size(), [&](std::size_t i) { return adapted[i]; });
   list("left out (the file has them, this model has not)", left_out.size(),
        [&](std::size_t i) { return left_out[i]; });
-  list("freshly initialised (the file lacks them)", initialised.size(),
-       [&](std::size_t i) { return initialised[i]; });
+  std::vector<std::string> lacking;
+  std::copy_if(initialised.begin(), initialised.end(), std::back_inserter(lacking),
+               [&](const std::string& name) {
+                 return std::find(resized.begin(), resized.end(), name) == resized.end();
+               });
+  list("freshly initialised (the file lacks them)", lacking.size(),
+       [&](std::size_t i) { return lacking[i]; });
+  list("freshly initialised (the file has them in another size)", resized.size(),
+       [&](std::size_t i) { return resized[i]; });
   return out;
 }
 
@@ -48,6 +55,8 @@ class LoadPlanner {
  private:
   using Stored = checkpoint::StoredTensor;
 
+  std::string_view unwrapped(std::string_view name) const { return name.substr(wrapper_.size()); }
+  void find_wrapper();
   static bool begins_with_any(const std::vector<std::string>& beginnings, std::string_view name);
   static bool matches_any(const std::vector<std::string>& globs, std::string_view name);
   std::string todays_name(std::string name) const;
@@ -55,6 +64,7 @@ class LoadPlanner {
   void refuse_other_architectures() const;
   void sort_file();
   void merge_ties();
+  bool is_new_counter(const DiskTensor& own) const;
   void match(const DiskTensor& own);
   void take(const DiskTensor& own, const Stored& stored);
   void refuse_differences() const;
@@ -62,6 +72,7 @@ class LoadPlanner {
   const WeightLayout& layout_;
   const checkpoint::WeightFiles& files_;
   const FromPretrainedOptions& options_;
+  std::string wrapper_;  // before all names of the file, and none of the layout
   bool add_prefix_ = false;
   bool strip_prefix_ = false;
   std::map<std::string, const Stored*, std::less<>> sources_;  // by today's name
@@ -69,6 +80,7 @@ class LoadPlanner {
   std::vector<std::string> missing_;
   std::vector<std::string> unexpected_;
   std::vector<std::string> different_;
+  bool head_differs_ = false;
 };
 
 TUTTI_INLINE LoadPlan plan_load(const WeightLayout& layout, const checkpoint::WeightFiles& files,
@@ -80,6 +92,7 @@ TUTTI_INLINE LoadPlanner::LoadPlanner(const WeightLayout& layout,
                                       const checkpoint::WeightFiles& files,
                                       const FromPretrainedOptions& options)
     : layout_(layout), files_(files), options_(options) {
+  find_wrapper();
   const std::string& prefix = layout.base_prefix;
   bool own = false;
   bool in_file = false;
@@ -87,10 +100,26 @@ TUTTI_INLINE LoadPlanner::LoadPlanner(const WeightLayout& layout,
     own = own || tensor.name.starts_with(prefix);
   }
   for (const Stored& tensor : files.tensors()) {
-    in_file = in_file || tensor.name.starts_with(prefix);
+    in_file = in_file || unwrapped(tensor.name).starts_with(prefix);
   }
   add_prefix_ = own && !in_file;
   strip_prefix_ = !own && in_file;
+}
+
+// What DistributedDataParallel and torch.compile put before names; files of torch.save() come
+// without it.
+TUTTI_INLINE void LoadPlanner::find_wrapper() {
+  const auto begin_so = [](const auto& tensors, const std::string& prefix) {
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [&](const auto& tensor) { return tensor.name.starts_with(prefix); });
+  };
+  for (const char* prefix : {"_orig_mod.", "module.", "_orig_mod."}) {
+    const std::string longer = wrapper_ + prefix;
+    if (!files_.tensors().empty() && begin_so(files_.tensors(), longer) &&
+        !begin_so(layout_.tensors, longer)) {
+      wrapper_ = longer;
+    }
+  }
 }
 
 TUTTI_INLINE LoadPlan LoadPlanner::plan() {
@@ -120,6 +149,7 @@ TUTTI_INLINE bool LoadPlanner::matches_any(const std::vector<std::string>& globs
 
 // The name that the layout has for a name in the file.
 TUTTI_INLINE std::string LoadPlanner::todays_name(std::string name) const {
+  name.erase(0, wrapper_.size());
   if (add_prefix_ && !begins_with_any(layout_.heads, name)) {
     name.insert(0, layout_.base_prefix);
   } else if (strip_prefix_ && name.starts_with(layout_.base_prefix)) {
@@ -223,9 +253,21 @@ TUTTI_INLINE void LoadPlanner::merge_ties() {
   }
 }
 
+// What PyTorch before 0.4.1 did not write beside the running statistics, and other programs do not.
+TUTTI_INLINE bool LoadPlanner::is_new_counter(const DiskTensor& own) const {
+  constexpr std::string_view counter = "num_batches_tracked";
+  return own.name.ends_with(counter) && own.tensor.dim() == 0 &&
+         sources_.count(own.name.substr(0, own.name.size() - counter.size()) + "running_mean") != 0;
+}
+
 TUTTI_INLINE void LoadPlanner::match(const DiskTensor& own) {
   const auto found = sources_.find(own.name);
   const bool is_head = begins_with_any(layout_.may_be_missing, own.name);
+  if (found == sources_.end() && is_new_counter(own)) {
+    plan_.copies.push_back({.own = own.tensor, .adapted = at::zeros({}, own.tensor.scalar_type())});
+    plan_.report.zeroed.push_back(own.name);
+    return;
+  }
   if (found == sources_.end()) {
     (is_head && options_.allow_new_heads ? plan_.report.initialised : missing_).push_back(own.name);
     return;
@@ -236,7 +278,9 @@ TUTTI_INLINE void LoadPlanner::match(const DiskTensor& own) {
   if (own.tensor.sizes() != at::IntArrayRef(stored.shape) && !own.adapt) {
     if (is_head && options_.ignore_mismatched_sizes) {
       plan_.report.initialised.push_back(own.name);
+      plan_.report.resized.push_back(own.name);
     } else {
+      head_differs_ = head_differs_ || is_head;
       different_.push_back(c10::str(own.name, ": shape ", at::IntArrayRef(stored.shape),
                                     " in the file, ", own.tensor.sizes(), " in the model"));
     }
@@ -277,6 +321,9 @@ TUTTI_INLINE void LoadPlanner::refuse_differences() const {
     if (begins_with_any(layout_.may_be_missing, name)) {
       hint = "\nA head that the file lacks is made freshly with allow_new_heads.";
     }
+  }
+  if (head_differs_) {
+    hint += "\nA head of another size is made freshly with ignore_mismatched_sizes.";
   }
   TUTTI_CHECK(false, "models: the weights of '", files_.path(), "' do not fit ", layout_.model, ":",
               report.text(), hint);

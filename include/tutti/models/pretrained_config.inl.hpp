@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <tutti/models/pretrained_config.hpp>
 
 namespace tutti::models {
 
 TUTTI_INLINE PretrainedConfig PretrainedConfig::read(const std::string& folder) {
   const std::string path = folder + "/config.json";
+  const auto is_there = [](const std::string& file) { return ::access(file.c_str(), F_OK) == 0; };
+  TUTTI_CHECK_VALUE(
+      is_there(path) || !is_there(folder + "/manifest.json"), "'", folder,
+      "' is a checkpoint of a trainer (it has a manifest.json), which has no config.json; make the "
+      "model and read it by load_path, or by checkpoint::load_module(*net, "
+      "checkpoint::read_weights(\"",
+      folder, "\"))");
   Json json = checkpoint::read_json(path);
   TUTTI_CHECK_VALUE(json.is_object(), "'", path, "' is ", json.kind(), ", expected an object");
   return PretrainedConfig(json.object(), "'" + path + "'");

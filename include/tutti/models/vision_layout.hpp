@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +49,14 @@ namespace detail {
 
 /// An image model's options by name, for comparing and for messages.
 using NamedOptions = std::vector<std::pair<std::string_view, std::string>>;
+
+/// What to do with a network of Python that is neither a vision transformer nor a ResNet.
+inline constexpr std::string_view other_networks =
+    "any other network of Python is exported by cmake/tutti_export.py and trained with "
+    "load_compiled() (docs/compiled.md)";
+
+/// Throws c10::Error (ValueError) when a config describes a network of the other class.
+void expect_family(const PretrainedConfig& config, VisionFamily family);
 
 /// timm's name of an architecture without the tag of its weights: "resnet18" of "resnet18.a1_in1k".
 std::string timm_architecture(const PretrainedConfig& config);

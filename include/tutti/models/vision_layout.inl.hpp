@@ -14,7 +14,8 @@ TUTTI_INLINE VisionLayout vision_layout_of(const PretrainedConfig& config) {
     return VisionLayout::huggingface;
   }
   TUTTI_CHECK_VALUE(type.empty(), config.origin(), ": model_type is \"", type,
-                    "\", expected \"vit\", \"resnet\" or \"timm_wrapper\" for an image model");
+                    "\", expected \"vit\", \"resnet\" or \"timm_wrapper\" for an image model; ",
+                    detail::other_networks);
   if (config.has("architecture")) {
     return VisionLayout::timm;
   }
@@ -28,31 +29,56 @@ TUTTI_INLINE VisionLayout vision_layout_of(const PretrainedConfig& config) {
           "class or function of torchvision.models; expected the config of an image model");
 }
 
-TUTTI_INLINE VisionFamily vision_family_of(const PretrainedConfig& config) {
-  std::string name;
+namespace detail {
+
+// What the library that wrote the config calls the network.
+TUTTI_INLINE std::string vision_name(const PretrainedConfig& config) {
   switch (vision_layout_of(config)) {
     case VisionLayout::huggingface:
-      name = config.model_type();
-      break;
+      return config.model_type();
     case VisionLayout::torchvision:
-      name = config.text("class", config.text("function", "")).substr(19);  // torchvision.models.
-      break;
+      return config.text("class", config.text("function", "")).substr(19);  // torchvision.models.
     default:
-      name = detail::timm_architecture(config);
+      return timm_architecture(config);
   }
+}
+
+TUTTI_INLINE std::optional<VisionFamily> family_of_name(std::string_view name) {
   const auto begins = [&](std::string_view start) { return name.starts_with(start); };
   if (begins("vit") || begins("VisionTransformer") || begins("deit")) {
     return VisionFamily::vision_transformer;
   }
+  if (begins("resn") || begins("ResNet") || begins("wide_resnet")) {
+    return VisionFamily::resnet;
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+TUTTI_INLINE VisionFamily vision_family_of(const PretrainedConfig& config) {
+  const std::string name = detail::vision_name(config);
+  const auto family = detail::family_of_name(name);
   TUTTI_CHECK_VALUE(
-      begins("resn") || begins("ResNet") || begins("wide_resnet"), config.origin(),
-      ": the architecture is \"", name,
+      family, config.origin(), ": the architecture is \"", name,
       "\", expected a vision transformer (vit_*, deit_*) or a residual network (resnet*, resnext*, "
-      "wide_resnet*)");
-  return VisionFamily::resnet;
+      "wide_resnet*); ",
+      detail::other_networks);
+  return *family;
 }
 
 namespace detail {
+
+TUTTI_INLINE void expect_family(const PretrainedConfig& config, VisionFamily family) {
+  const std::string name = vision_name(config);
+  const auto is = family_of_name(name);
+  const bool wants_vit = family == VisionFamily::vision_transformer;
+  TUTTI_CHECK_VALUE(!is || *is == family, config.origin(), ": the architecture is \"", name,
+                    "\", expected a ", wants_vit ? "vision transformer" : "residual network",
+                    "; read this folder by from_pretrained<",
+                    wants_vit ? "ResNet" : "VisionTransformer",
+                    "> or auto_model_for_image_classification()");
+}
 
 TUTTI_INLINE std::string timm_architecture(const PretrainedConfig& config) {
   const std::string name = config.text("architecture", "");
@@ -111,6 +137,10 @@ TUTTI_INLINE TimmCounts timm_counts(const PretrainedConfig& config) {
   TimmCounts out;
   out.num_classes = args.integer(
       "num_classes", config.integer("num_classes", pretrained.integer("num_classes", 1000)));
+  TUTTI_CHECK_VALUE(out.num_classes != 0, config.origin(),
+                    ": num_classes is 0, a network without a head, which gives features; set the "
+                    "number of classes with edit_config (config.set(\"num_classes\", 10)) and "
+                    "allow_new_heads, so that the head is new");
   out.in_channels = args.integer("in_chans", input.size() == 3 ? input.front() : 3);
   return out;
 }

@@ -128,7 +128,7 @@ TUTTI_INLINE ResNetOptions resnet_by_name(const PretrainedConfig& config, std::s
     }
     known += (known.empty() ? "" : ", ") + std::string(one.name);
   }
-  config.refuse(key, "one of " + known);
+  config.refuse(key, "one of " + known + "; " + std::string(other_networks));
 }
 
 // Arguments of timm's ResNet that make another computation.
@@ -310,6 +310,7 @@ TUTTI_INLINE void add_huggingface(const ResNetImpl& net, WeightLayout& layout) {
 }  // namespace detail
 
 TUTTI_INLINE ResNetOptions ResNetImpl::options_from(const PretrainedConfig& config) {
+  detail::expect_family(config, VisionFamily::resnet);
   const VisionLayout layout = vision_layout_of(config);
   const ResNetOptions out =
       layout == VisionLayout::huggingface   ? detail::resnet_from_huggingface(config)

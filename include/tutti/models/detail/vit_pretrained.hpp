@@ -152,7 +152,8 @@ TUTTI_INLINE VisionTransformerOptions vit_of_architecture(const PretrainedConfig
   }
   config.refuse("architecture",
                 "vit_SIZE_patchN_PIXELS or deit_SIZE_patchN_PIXELS with a SIZE of tiny, small, "
-                "base, large or huge");
+                "base, large or huge; " +
+                    std::string(other_networks));
 }
 
 // Arguments of timm's VisionTransformer that make another computation.
@@ -463,6 +464,7 @@ TUTTI_INLINE LayerScaleImpl::~LayerScaleImpl() = default;
 
 TUTTI_INLINE VisionTransformerOptions
 VisionTransformerImpl::options_from(const PretrainedConfig& config) {
+  detail::expect_family(config, VisionFamily::vision_transformer);
   const VisionLayout layout = vision_layout_of(config);
   const VisionTransformerOptions out =
       layout == VisionLayout::huggingface   ? detail::vit_from_huggingface(config)
