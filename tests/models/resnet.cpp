@@ -413,6 +413,35 @@ TEST_CASE("what stochastic depth multiplies by in evaluation is in the weights t
   }
 }
 
+TEST_CASE("a pretrained network is read for images of one channel when that is asked for",
+          "[models][resnet][pretrained]") {
+  const TemporaryFolder folder;
+  ResNet net(models::ResNetOptions{.layers = {1, 1, 2, 1}, .num_classes = 5});
+  net->eval();
+  const at::Tensor grey = torch::randn({2, 1, 64, 64});
+  const at::Tensor y = net(grey.expand({2, 3, 64, 64}));
+  for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface}) {
+    const bool timm = layout == VisionLayout::timm;
+    net->set_layout(layout);
+    const std::string path = (folder / std::string(to_string(layout))).string();
+    models::save_pretrained(net, path);
+    const auto one = [&](PretrainedConfig& edited) {
+      auto args = edited.section("model_args");
+      args.set("in_chans", 1);
+      timm ? edited.set("model_args", args.values()) : edited.set("num_channels", 1);
+    };
+    CHECK_THROWS_WITH(models::from_pretrained<ResNet>(path, {.edit_config = one}),
+                      ContainsSubstring("A first convolution is fitted to images of other"));
+    models::PretrainedReport report;
+    auto read = models::from_pretrained<ResNet>(
+        path, {.ignore_mismatched_sizes = true, .edit_config = one, .report = &report});
+    CHECK(report.adapted.size() == 1);
+    CHECK(report.initialised.empty());
+    read->eval();
+    CHECK(read(grey).allclose(y, 1e-3, 1e-4));
+  }
+}
+
 TEST_CASE("counters of batches that a file lacks are 0, as in PyTorch",
           "[models][resnet][pretrained]") {
   const TemporaryFolder folder;

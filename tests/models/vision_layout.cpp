@@ -61,6 +61,28 @@ TEST_CASE("a config of something else is refused by what it says", "[models][vis
                     ContainsSubstring("the architecture is \"convnext_tiny\""));
 }
 
+TEST_CASE("a first convolution is fitted to other channels with timm's numbers",
+          "[models][vision]") {
+  const at::Tensor file =
+      at::tensor({0.5F, -1.25F, 2.0F, 3.5F, 0.75F, -0.125F}).reshape({2, 3, 1, 1});
+  const auto fitted = [&](std::int64_t channels) {
+    return models::detail::adapt_input_conv(file, at::empty({2, channels, 1, 1}));
+  };
+  CHECK(fitted(1).equal(at::tensor({1.25F, 4.125F}).reshape({2, 1, 1, 1})));
+  CHECK(fitted(2).equal(at::tensor({0.75F, -1.875F, 5.25F, 1.125F}).reshape({2, 2, 1, 1})));
+  CHECK(fitted(4).equal(
+      at::tensor({0.375F, -0.9375F, 1.5F, 0.375F, 2.625F, 0.5625F, -0.09375F, 2.625F})
+          .reshape({2, 4, 1, 1})));
+  CHECK(fitted(5).allclose(
+      at::tensor({0.3F, -0.75F, 1.2F, 0.3F, -0.75F, 2.1F, 0.45F, -0.075F, 2.1F, 0.45F})
+          .reshape({2, 5, 1, 1})));
+  CHECK(
+      models::detail::adapt_input_conv(file.to(at::kHalf), at::empty({2, 1, 1, 1})).scalar_type() ==
+      at::kHalf);
+  CHECK_THROWS_WITH(models::detail::adapt_input_conv(file, at::empty({2, 1, 3, 3})),
+                    ContainsSubstring("is [2, 3, 1, 1] in the file and [2, 1, 3, 3] in the model"));
+}
+
 TEST_CASE("a config that another library lacks names every option that differs",
           "[models][vision]") {
   CHECK_THROWS_WITH(

@@ -59,7 +59,8 @@ struct FromPretrainedOptions {
   /// The file may lack the tensors of `WeightLayout::may_be_missing`, a classifier say: they are
   /// freshly initialised and reported.
   bool allow_new_heads = false;
-  /// The same for those whose shape differs, as with another number of labels.
+  /// The same for those whose shape differs, as with another number of labels; and a first
+  /// convolution is fitted to images of other channels, as timm does it with `in_chans`.
   bool ignore_mismatched_sizes = false;
   /// The type of the parameters. Empty: float32, whatever the file has.
   std::optional<c10::ScalarType> dtype{};

@@ -81,6 +81,7 @@ class LoadPlanner {
   std::vector<std::string> unexpected_;
   std::vector<std::string> different_;
   bool head_differs_ = false;
+  bool ignoring_helps_ = false;  // there is a tensor with adapt_if_ignored among those
 };
 
 TUTTI_INLINE LoadPlan plan_load(const WeightLayout& layout, const checkpoint::WeightFiles& files,
@@ -275,7 +276,9 @@ TUTTI_INLINE void LoadPlanner::match(const DiskTensor& own) {
   const Stored& stored = *found->second;
   const auto is_integer = [](c10::ScalarType type) { return c10::isIntegralType(type, true); };
   const c10::ScalarType type = own.tensor.scalar_type();
-  if (own.tensor.sizes() != at::IntArrayRef(stored.shape) && !own.adapt) {
+  const bool adapts = own.adapt || (own.adapt_if_ignored && options_.ignore_mismatched_sizes);
+  if (own.tensor.sizes() != at::IntArrayRef(stored.shape) && !adapts) {
+    ignoring_helps_ = ignoring_helps_ || own.adapt_if_ignored;
     if (is_head && options_.ignore_mismatched_sizes) {
       plan_.report.initialised.push_back(own.name);
       plan_.report.resized.push_back(own.name);
@@ -303,7 +306,8 @@ TUTTI_INLINE void LoadPlanner::take(const DiskTensor& own, const Stored& stored)
   }
   plan_.copies.push_back({.own = own.tensor, .stored = &stored});
   if (own.tensor.sizes() != at::IntArrayRef(stored.shape)) {
-    plan_.copies.back().adapted = own.adapt(stored.view());
+    plan_.copies.back().adapted =
+        own.adapt ? own.adapt(stored.view()) : own.adapt_if_ignored(stored.view());
     plan_.report.adapted.push_back(own.name);
   }
 }
@@ -324,6 +328,10 @@ TUTTI_INLINE void LoadPlanner::refuse_differences() const {
   }
   if (head_differs_) {
     hint += "\nA head of another size is made freshly with ignore_mismatched_sizes.";
+  }
+  if (ignoring_helps_) {
+    hint +=
+        "\nA first convolution is fitted to images of other channels with ignore_mismatched_sizes.";
   }
   TUTTI_CHECK(false, "models: the weights of '", files_.path(), "' do not fit ", layout_.model, ":",
               report.text(), hint);

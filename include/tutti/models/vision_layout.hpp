@@ -14,6 +14,7 @@
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/activation.hpp>
 
 #include <torch/nn/module.h>
@@ -104,6 +105,16 @@ tutti::detail::Json timm_pretrained_cfg(std::int64_t in_channels, std::int64_t s
 
 /// Says in timm's `pretrained_cfg` how large the images are, where it says another size.
 void set_timm_input(PretrainedConfig& config, std::int64_t in_channels, std::int64_t side);
+
+/// The weight of a first convolution, [out, in, h, w], as that of `own`, for images of other
+/// channels: the sum over them for one, else those of red, green and blue in turn, times 3 / in.
+/// Throws c10::Error when the shapes differ elsewhere, or the file's has other than 3 channels (for
+/// one: more).
+/// Source: timm, `adapt_input_conv`.
+at::Tensor adapt_input_conv(const at::Tensor& from_file, const at::Tensor& own);
+
+/// Has the layout adapt the tensor of that convolution.
+void adapt_first_conv(const at::Tensor& weight, WeightLayout& layout);
 
 /// The child of a module by its name there.
 inline const torch::nn::Module& child_of(const torch::nn::Module& parent, const std::string& name) {

@@ -69,6 +69,33 @@ TUTTI_INLINE VisionFamily vision_family_of(const PretrainedConfig& config) {
 
 namespace detail {
 
+TUTTI_INLINE at::Tensor adapt_input_conv(const at::Tensor& from_file, const at::Tensor& own) {
+  const std::int64_t channels = own.size(1);
+  const bool fits = from_file.dim() == 4 && from_file.size(0) == own.size(0) &&
+                    from_file.sizes().slice(2) == own.sizes().slice(2) &&
+                    (from_file.size(1) == 3 || (channels == 1 && from_file.size(1) < 3));
+  TUTTI_CHECK(fits, "models: the first convolution is ", from_file.sizes(), " in the file and ",
+              own.sizes(),
+              " in the model, expected a difference in the channels alone, of which "
+              "the file has 3");
+  const at::Tensor w = from_file.to(at::kFloat);
+  if (channels == 1) {
+    return w.sum(1, /*keepdim=*/true).to(from_file.scalar_type());
+  }
+  const at::Tensor repeated = w.repeat({1, (channels + 2) / 3, 1, 1}).narrow(1, 0, channels);
+  return repeated.mul(3.0 / static_cast<double>(channels)).to(from_file.scalar_type());
+}
+
+TUTTI_INLINE void adapt_first_conv(const at::Tensor& weight, WeightLayout& layout) {
+  for (DiskTensor& tensor : layout.tensors) {
+    if (tensor.tensor.is_alias_of(weight)) {
+      tensor.adapt_if_ignored = [own = tensor.tensor](const at::Tensor& from_file) {
+        return adapt_input_conv(from_file, own);
+      };
+    }
+  }
+}
+
 TUTTI_INLINE void expect_family(const PretrainedConfig& config, VisionFamily family) {
   const std::string name = vision_name(config);
   const auto is = family_of_name(name);

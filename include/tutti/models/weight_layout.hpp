@@ -25,6 +25,9 @@ struct DiskTensor {
   /// Makes a tensor of another shape in a file fit, such as positions of another grid; returns one
   /// of `tensor`'s shape or throws. Empty: another shape is an error.
   std::function<at::Tensor(const at::Tensor& from_file)> adapt{};
+  /// The same, but only where the caller sets ignore_mismatched_sizes: for what is not the file's
+  /// model any more, such as a first convolution of images with other channels.
+  std::function<at::Tensor(const at::Tensor& from_file)> adapt_if_ignored{};
 };
 
 /// How the tensors of a model stand in a file of weights: names, order and views; and what a file

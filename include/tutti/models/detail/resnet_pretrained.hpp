@@ -336,6 +336,7 @@ TUTTI_INLINE WeightLayout ResNetImpl::weight_layout(VisionLayout layout) const {
   if (layout == VisionLayout::huggingface) {
     WeightLayout out{.model = "ResNetForImageClassification"};
     detail::add_huggingface(*this, out);
+    detail::adapt_first_conv(conv1->weight, out);
     return out;
   }
   const std::string prefix = layout == VisionLayout::timm_wrapper ? "timm_model." : "";
@@ -354,6 +355,7 @@ TUTTI_INLINE WeightLayout ResNetImpl::weight_layout(VisionLayout layout) const {
                              "it belongs to a variant with a deep stem or pooled shortcuts (-D), "
                              "which is not supported");
   }
+  detail::adapt_first_conv(conv1->weight, out);
   return out;
 }
 

@@ -494,6 +494,7 @@ TUTTI_INLINE WeightLayout VisionTransformerImpl::weight_layout(VisionLayout layo
     default:
       detail::add_timm(*this, out, layout == VisionLayout::timm ? "" : "timm_model.");
   }
+  detail::adapt_first_conv(conv_proj->weight, out);
   const std::int64_t side = options_.image_size / options_.patch_size;
   const std::int64_t prefix = options_.class_token ? 1 : 0;
   for (DiskTensor& tensor : out.tensors) {
