@@ -51,6 +51,41 @@ TEST_CASE("Lookahead takes the steps of pytorch_optimizer's", "[optim][lookahead
   }
 }
 
+TEST_CASE("Lookahead goes on bit for bit with parameters that had no gradient yet",
+          "[optim][lookahead][resume]") {
+  const Lookahead<AdamW> hyper{.optimizer = {.lr = lr}, .k = 2};
+  const auto train = [](auto& optimizer, const Tensors& weights, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      weights[0].mutable_grad() = weights[0].detach() + step;
+      if (step > 3) {  // given back to training
+        weights[1].mutable_grad() = weights[1].detach() - step;
+      }
+      optimizer.step();
+    }
+  };
+  const Tensors whole{torch::ones({3}).requires_grad_(), torch::ones({2}).requires_grad_(),
+                      torch::ones({2}).requires_grad_()};
+  const auto optimizer = hyper.build(whole);
+  train(*optimizer, whole, 0, 3);
+  Archive archive;
+  checkpoint::save_optimizer(*optimizer, archive);
+  Tensors resumed_weights;
+  for (const at::Tensor& weight : whole) {
+    resumed_weights.push_back(weight.detach().clone().requires_grad_());
+  }
+  const auto resumed = hyper.build(resumed_weights);
+  checkpoint::load_optimizer(*resumed, archive);
+  CHECK(resumed->state_of(resumed_weights[1]) == nullptr);
+  train(*optimizer, whole, 3, 8);
+  train(*resumed, resumed_weights, 3, 8);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    CHECK(at::equal(whole[i], resumed_weights[i]));
+    CHECK(at::equal(optimizer->slow_weights(whole[i]), resumed->slow_weights(resumed_weights[i])));
+  }
+  CHECK(resumed->state_of(resumed_weights[1])->step == 4);
+  CHECK(resumed->state_of(resumed_weights[2]) == nullptr);
+}
+
 TEST_CASE("averages are left where the weights begin anew", "[optim][lookahead][fused_step]") {
   const Tensors weights{torch::ones({20}).requires_grad_()};
   const auto optimizer = Lookahead<AdamW>{.optimizer = {.lr = lr}, .k = 2}.build(weights);

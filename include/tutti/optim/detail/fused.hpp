@@ -303,7 +303,8 @@ class Fused final : public torch::optim::Optimizer,
       });
       for (const at::Tensor& parameter : param_groups_[g].params()) {
         const std::string name = detail::parameter_name(index++);
-        if (archive.contains(name)) {
+        // What is around this optimizer may have saved something of a parameter without a state.
+        if (archive.contains(name + "/step")) {
           auto state = std::make_unique<ParameterState>();
           detail::load_state<Hyper>(archive.child(name), parameter, *state);
           if constexpr (detail::HasAverages<Hyper>) {
