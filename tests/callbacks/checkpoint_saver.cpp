@@ -11,6 +11,7 @@
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/trainer.hpp>
 
+#include "callbacks/run.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
@@ -182,6 +183,44 @@ TEST_CASE("a monitor that is never evaluated is told of", "[callbacks][checkpoin
   trainer.close();
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0], ContainsSubstring("no evaluation set called \"test\""));
+}
+
+TEST_CASE("a monitor's label that no set has, and a direction that is not known, are told at once",
+          "[callbacks][checkpoint_saver]") {
+  const TemporaryFolder folder;
+  CheckpointSaver saver = best(folder);
+  saver.dataloader_label = "tset";
+  saver.monitor = "latency";
+  saver.mode = MonitorMode::by_name;
+  Warnings warnings;
+  Trainer trainer(tiny::net(), options(folder), saver);
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("CheckpointSaver: the name \"latency\" does not say") &&
+                 ContainsSubstring("mode = MonitorMode::min if it is not"));
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 2);
+  CHECK_THAT(warnings.texts[1], ContainsSubstring("CheckpointSaver: dataloader_label is \"tset\""));
+}
+
+TEST_CASE("without a mode the metric's name says which checkpoint is the best",
+          "[callbacks][checkpoint_saver]") {
+  const auto kept = [](const char* metric) {
+    const TemporaryFolder folder;
+    auto net = callback_run::metric_net({0.4, 0.6, 0.2});
+    net->metric = metric;
+    TrainerOptions plain = callback_run::options(1, "3ep");
+    plain.eval = {{"test", tiny::batches(1)}};
+    Trainer trainer(
+        net, plain,
+        CheckpointSaver{
+            .folder = (folder / "best").string(), .monitor = metric, .dataloader_label = "test"});
+    trainer.fit();
+    const auto saved = trainer.get<CheckpointSaver>().saved();
+    return saved.size() == 1 ? saved[0].substr(saved[0].rfind('/') + 1) : std::string();
+  };
+  CHECK(kept("Accuracy") == "ep2-ba2");
+  CHECK(kept("MAE") == "ep3-ba3");
 }
 
 TEST_CASE("a run that failed before its first evaluation is not told so",

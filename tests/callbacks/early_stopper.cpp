@@ -1,5 +1,6 @@
 #include <tutti/callbacks/early_stopper.hpp>
 
+#include <tutti/core/on.hpp>
 #include <tutti/core/with.hpp>
 
 #include <limits>
@@ -165,6 +166,41 @@ TEST_CASE("EarlyStopper warns of a set that was never evaluated", "[callbacks][e
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("EarlyStopper: the set \"tset\" has not been evaluated"));
+}
+
+TEST_CASE("EarlyStopper says at the start that there is no set of its label",
+          "[callbacks][early_stopper]") {
+  const Warnings warnings;
+  Trainer trainer{metric_net({0.1}), with_eval("1ep"),
+                  EarlyStopper{.monitor = "Accuracy", .dataloader_label = "tset"},
+                  on<BatchStart>([&](const State&) { CHECK(warnings.texts.size() == 1); })};
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK(warnings.texts[0] ==
+        "EarlyStopper: dataloader_label is \"tset\", and there is no evaluation set of that name, "
+        "but: test; set it to the label of one");
+}
+
+TEST_CASE("less of a mean absolute error is better, and a direction that is not known is said",
+          "[callbacks][early_stopper]") {
+  const auto epochs = [](const char* metric, Comparison comparison) {
+    auto net = metric_net({0.5, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1});
+    net->metric = metric;
+    Trainer trainer{
+        net, with_eval("7ep"),
+        EarlyStopper{.monitor = metric, .dataloader_label = "test", .comparison = comparison}};
+    trainer.fit();
+    return trainer.state().timestamp.epoch;
+  };
+  const Warnings warnings;
+  CHECK(epochs("MAE", Comparison::by_name) == 6);
+  CHECK(epochs("latency", Comparison::less) == 6);
+  CHECK(warnings.texts.empty());
+  CHECK(epochs("latency", Comparison::by_name) == 3);
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("EarlyStopper: the name \"latency\" does not say") &&
+                 ContainsSubstring("or comparison = Comparison::less if it is not"));
 }
 
 TEST_CASE("EarlyStopper has seen the evaluation with which a run ends",

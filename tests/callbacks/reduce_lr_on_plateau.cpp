@@ -329,4 +329,22 @@ TEST_CASE("a metric or a set that is not there is told of", "[callbacks][plateau
                                                   "learning rate"));
 }
 
+TEST_CASE("ReduceLROnPlateau says at the start what it does not find or has to guess",
+          "[callbacks][reduce_lr_on_plateau]") {
+  const Warnings warnings;
+  auto options = callback_run::options(2, "1ep");
+  options.eval = {{"test", tiny::batches(1)}};
+  Trainer trainer{metric_net({0.1}), options,
+                  ReduceLROnPlateau{.monitor = "latency", .dataloader_label = "tset"}};
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("ReduceLROnPlateau: the name \"latency\" does not say") &&
+                 ContainsSubstring("mode = Comparison::less if it is not"));
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 2);
+  CHECK_THAT(warnings.texts[1],
+             ContainsSubstring("ReduceLROnPlateau: dataloader_label is \"tset\"") &&
+                 ContainsSubstring("of that name, but: test"));
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

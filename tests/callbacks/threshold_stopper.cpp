@@ -88,4 +88,23 @@ TEST_CASE("ThresholdStopper warns of a set that was never evaluated",
              ContainsSubstring("ThresholdStopper: the set \"tset\" has not been evaluated"));
 }
 
+TEST_CASE("ThresholdStopper says at the start what it does not find or has to guess",
+          "[callbacks][threshold_stopper]") {
+  const Warnings warnings;
+  auto options = callback_run::options(2, "1ep");
+  options.eval = {{"test", tiny::batches(1)}};
+  Trainer trainer{
+      metric_net({0.1}), options,
+      ThresholdStopper{.monitor = "latency", .dataloader_label = "tset", .threshold = 0.5}};
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("ThresholdStopper: the name \"latency\" does not say") &&
+                 ContainsSubstring("comparison = Comparison::less if it is not"));
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 2);
+  CHECK_THAT(warnings.texts[1],
+             ContainsSubstring("ThresholdStopper: dataloader_label is \"tset\"") &&
+                 ContainsSubstring("of that name, but: test"));
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -89,6 +89,21 @@ def check_best(folder):
     shutil.rmtree(own)
 
 
+def check_directions(folder):
+    """Names that say that less is better, and others, as in tests/core/comparison.cpp."""
+    smaller = "CrossEntropy MAE reg/mae valRMSE FIDScore FID_2048 CosineDistance hinge@2 LanguagePerplexity".split()
+    greater = "MulticlassAccuracy MIoU BinaryF1Score Maestro Terms water latency map_50".split()
+    folder.mkdir()
+    lines = [{"type": "start", "run_name": "directions", "step": 0, "time": 0}]
+    for step in (1, 2):
+        values = {f"metrics/test/{name}": step for name in (*smaller, *greater)}
+        lines.append({"type": "metrics", "step": step, "values": values})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    best = tutti.load(folder).best
+    assert {name for name in smaller if best[f"metrics/test/{name}"].value == 1} == set(smaller), best
+    assert {name for name in greater if best[f"metrics/test/{name}"].value == 2} == set(greater), best
+
+
 def check_resumed(folder):
     run = tutti.load(folder)
     steps, _ = run.metrics.series("loss/train/total")
@@ -206,6 +221,7 @@ if __name__ == "__main__":
     check_sharded(work / "sharded", runs / "plain")
     check_best(runs / "best")
     check_resumed(runs / "resumed")
+    check_directions(work / "directions")
     check_unfinished(runs / "plain")
     check_files(runs / "plain", work)
     check_table(runs)

@@ -42,12 +42,14 @@ using Run = Trainer<Seen, Switch<EMA>, Switch<CheckpointSaver>>;
 struct Wants {
   bool ema = false;
   std::string saver{};
+  std::string metric = "Accuracy";
 };
 
 std::unique_ptr<Run> make(std::vector<double> grades, TrainerOptions options, Wants wants = {}) {
+  auto net = metric_net(std::move(grades));
+  net->metric = wants.metric;
   return std::make_unique<Run>(
-      metric_net(std::move(grades)), std::move(options), Seen{},
-      Switch<EMA>(EMA{.half_life = "2ba"}, wants.ema),
+      std::move(net), std::move(options), Seen{}, Switch<EMA>(EMA{.half_life = "2ba"}, wants.ema),
       Switch<CheckpointSaver>(
           CheckpointSaver{.folder = wants.saver.empty() ? "unused" : wants.saver,
                           .monitor = "Accuracy",
@@ -95,6 +97,31 @@ TEST_CASE("less is better where the name or the option says so, and any number b
   run->fit();
   CHECK(run->best()->value == 0.2);
   CHECK(weights_of(*run).equal(run->get<Seen>().evaluated[1]));
+}
+
+TEST_CASE("the weights with the least mean absolute error are the best", "[train][best_weights]") {
+  const Warnings warnings;
+  TrainerOptions mae = options("3ep");
+  mae.restore_best.monitor = "reg/mae";
+  auto run = make({0.5, 0.2, 0.4}, mae, {.metric = "reg/mae"});
+  run->fit();
+  CHECK(run->best()->value == 0.2);
+  CHECK(weights_of(*run).equal(run->get<Seen>().evaluated[1]));
+  CHECK(warnings.texts.empty());
+}
+
+TEST_CASE("restore_best says that a metric's name does not tell which value is better",
+          "[train][best_weights]") {
+  const Warnings warnings;
+  TrainerOptions unknown = options("1ep");
+  unknown.restore_best.monitor = "latency";
+  static_cast<void>(make({0.5}, unknown, {.metric = "latency"}));
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK(
+      warnings.texts[0] ==
+      "restore_best: the name \"latency\" does not say which value is better, so greater is taken "
+      "to be; set restore_best.comparison = Comparison::greater if it is, or "
+      "restore_best.comparison = Comparison::less if it is not");
 }
 
 TEST_CASE("where averages are evaluated the best ones become the weights and the averages",

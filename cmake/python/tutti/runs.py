@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 import warnings
 
 import torch
@@ -25,7 +26,11 @@ PLACES = {
     "run-folder",
     "save-folder",
 }  # which `run` and `folder` say
-SMALLER_IS_BETTER = ("loss", "error", "perplexity", "entropy")  # in a metric's name, as in tutti::Comparison::by_name
+# Of metrics whose names have this in them smaller is better, as in tutti::Comparison::by_name: parts of names, and whole words.
+SMALLER_IS_BETTER = ("loss", "error", "perplexity", "entropy")
+SMALLER_IS_BETTER_WORDS = frozenset(
+    "mae mse rmse msle rmsle mape smape nll wer cer ter fid brier distance divergence deviance deviation hinge".split()
+)
 
 
 class Table(dict):
@@ -113,6 +118,13 @@ class _Record:
 
 def _numbers(values):
     return {name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def _smaller_is_better(metric):
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", metric).lower()
+    return any(part in metric.lower() for part in SMALLER_IS_BETTER) or not SMALLER_IS_BETTER_WORDS.isdisjoint(
+        re.split("[^a-z]+", words)
+    )
 
 
 def _log_file(folder):
@@ -230,14 +242,14 @@ class Run:
     @property
     def best(self):
         """The best value of each metric of an evaluation, `metrics/<set>/<metric>`: the smallest where the metric's name has loss,
-        error, perplexity or entropy in it, else the largest. Of equal ones the first; nan only where there is nothing else."""
+        error, perplexity or entropy in it, or a word such as MAE or distance, else the largest. Of equal ones the first; nan only where there is nothing else."""
         found = {}
         for step in sorted(self._record.rows):
             for name, value in self._record.rows[step].items():
                 if not name.startswith("metrics/") or name.startswith("metrics/train/"):
                     continue
                 old = found.get(name)
-                less = any(word in name.rpartition("/")[2].lower() for word in SMALLER_IS_BETTER)
+                less = _smaller_is_better(name.split("/", 2)[-1])
                 if (
                     old is None
                     or (math.isnan(old.value) and not math.isnan(value))

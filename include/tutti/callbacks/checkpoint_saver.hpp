@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/callbacks/detail/comparison.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/core/comparison.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/time_or_function.hpp>
@@ -16,7 +18,11 @@
 namespace tutti {
 
 /// Whether a metric's lower or higher values are better.
-enum class MonitorMode : std::uint8_t { min, max };
+enum class MonitorMode : std::uint8_t {
+  min,
+  max,
+  by_name,  ///< as the metric's name says, see Comparison::by_name
+};
 
 /// Saves checkpoints beside those of the trainer's own saver, into a folder of its own: at another
 /// interval, or those with the best values of an evaluation metric.
@@ -35,7 +41,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 struct CheckpointSaver final {
   static constexpr std::string_view name = "CheckpointSaver";
   static constexpr About about{.reads_gradients = false};
-  using events = types<Init, EvalEnd, FitEnd>;
+  using events = types<Init, FitStart, EvalEnd, FitEnd>;
 
   std::string folder = "{run_folder}/checkpoints";  ///< placeholders as in the trainer's options
   std::string filename = "ep{epoch}-ba{batch}";
@@ -48,8 +54,8 @@ struct CheckpointSaver final {
 
   std::string monitor{};           ///< an evaluation metric, "MulticlassAccuracy"; empty: none
   std::string dataloader_label{};  ///< the evaluation set that it is of
-  MonitorMode mode = MonitorMode::min;
-  std::string best_filename = "best";  ///< points to the best; empty: no pointer
+  MonitorMode mode = MonitorMode::by_name;  ///< which values are better
+  std::string best_filename = "best";       ///< points to the best; empty: no pointer
 
   /// What it holds while it runs; not an option.
   struct Run {
@@ -84,8 +90,18 @@ struct CheckpointSaver final {
             .ignore_keys = ignore_keys,
             .monitor = monitor,
             .dataloader_label = dataloader_label,
-            .maximize = mode == MonitorMode::max},
+            .maximize = best && detail::direction(comparison(), monitor) == Comparison::greater},
         state);
+    if (best) {
+      detail::warn_of_direction(state, name, "mode = MonitorMode", comparison(), monitor, "min",
+                                "max");
+    }
+  }
+  /// Warns of a label that no evaluation set has.
+  void apply(FitStart, const State& state) const {
+    if (!monitor.empty()) {
+      detail::warn_of_label(state, name, dataloader_label);
+    }
   }
   void apply(EvalEnd, const State& state) { run.saver->evaluated(state); }
 
@@ -117,6 +133,13 @@ struct CheckpointSaver final {
     if (run.saver && archive.contains("names")) {
       run.saver->load(archive);
     }
+  }
+
+ private:
+  [[nodiscard]] Comparison comparison() const {
+    return mode == MonitorMode::min   ? Comparison::less
+           : mode == MonitorMode::max ? Comparison::greater
+                                      : Comparison::by_name;
   }
 };
 

@@ -24,8 +24,9 @@ namespace tutti {
 /// during fit, for the training set at EpochEnd, or at BatchEnd when patience is in batches.
 ///
 /// Differences from the reference: a checkpoint keeps the best value and its time (there patience
-/// begins anew); a metric with "entropy" in its name counts as a loss; any number is better than a
-/// first value that is NaN, which nothing would beat there; eval() does not count.
+/// begins anew); metrics with "entropy" in their names and those like MAE and FID count as losses,
+/// see Comparison; any number is better than a first value that is NaN, which nothing would beat
+/// there; eval() does not count.
 /// Source: MosaicML Composer, `composer.callbacks.EarlyStopper`.
 struct EarlyStopper final {
   Key monitor{};                                ///< the metric's name; obligatory
@@ -46,7 +47,8 @@ struct EarlyStopper final {
   static constexpr std::string_view name = "EarlyStopper";
   static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
-  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<Init, FitStart, EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd,
+                       BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {
@@ -66,6 +68,14 @@ struct EarlyStopper final {
     return patience.unit() == TimeUnit::batch && concerns(state);
   }
 
+  /// Warns where it has to guess which value is better.
+  void apply(Init, const State& state) const {
+    detail::warn_of_direction(state, name, "comparison = Comparison", comparison, monitor);
+  }
+  /// Warns of a label that no evaluation set has.
+  void apply(FitStart, const State& state) const {
+    detail::warn_of_label(state, name, dataloader_label);
+  }
   void apply(EvalStandaloneStart, State&) { run.standalone = true; }
   void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }

@@ -68,7 +68,8 @@ struct ReduceLROnPlateau final {
       .reads_gradients = false,
   };
   static constexpr Role role = Role::callback;
-  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, FitEnd>;
+  using events =
+      types<Init, FitStart, EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, FitEnd>;
   static constexpr Rules rules{.tags = {id<sets_learning_rate>}};
 
   /// Throws c10::ValueError when an option is missing or out of range.
@@ -89,6 +90,14 @@ struct ReduceLROnPlateau final {
   bool match(EvalEnd, const State& state) const { return !run.standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
 
+  /// Warns where it has to guess which value is better.
+  void apply(Init, const State& state) const {
+    detail::warn_of_direction(state, name, "mode = Comparison", mode, monitor);
+  }
+  /// Warns of a label that no evaluation set has.
+  void apply(FitStart, const State& state) const {
+    detail::warn_of_label(state, name, dataloader_label);
+  }
   void apply(EvalStandaloneStart, State&) { run.standalone = true; }
   void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }

@@ -19,8 +19,8 @@ namespace tutti {
 /// Looked at after each evaluation of that set during fit, for the training set at EpochEnd, or at
 /// every BatchEnd with stop_on_batch.
 ///
-/// Differences from the reference: a metric with "entropy" in its name counts as a loss; eval()
-/// does not count.
+/// Differences from the reference: metrics with "entropy" in their names and those like MAE and FID
+/// count as losses, see Comparison; eval() does not count.
 /// Source: MosaicML Composer, `composer.callbacks.ThresholdStopper`.
 struct ThresholdStopper final {
   Key monitor{};                                ///< the metric's name; obligatory
@@ -39,7 +39,8 @@ struct ThresholdStopper final {
   static constexpr std::string_view name = "ThresholdStopper";
   static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
-  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<Init, FitStart, EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd,
+                       BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing.
   constexpr void validate() const {
@@ -55,6 +56,14 @@ struct ThresholdStopper final {
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const { return stop_on_batch && concerns(state); }
 
+  /// Warns where it has to guess which value is better.
+  void apply(Init, const State& state) const {
+    detail::warn_of_direction(state, name, "comparison = Comparison", comparison, monitor);
+  }
+  /// Warns of a label that no evaluation set has.
+  void apply(FitStart, const State& state) const {
+    detail::warn_of_label(state, name, dataloader_label);
+  }
   void apply(EvalStandaloneStart, State&) { run.standalone = true; }
   void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
+
 namespace tutti {
 
 /// Which of two values of a metric is the better one.
 enum class Comparison : std::uint8_t {
-  by_name,  ///< less when the metric's name has loss, error, perplexity or entropy in it, else
-            ///< greater
+  by_name,  ///< less when the metric's name has loss, error, perplexity or entropy in it, or a word
+            ///< such as MAE, RMSE, NLL, FID or distance; else greater
   less,
   greater,
 };
@@ -28,18 +28,23 @@ constexpr std::string_view to_string(Comparison comparison) {
 
 namespace detail {
 
+/// What the metric's name says: less or greater, or by_name where it is not known.
+Comparison named_direction(std::string_view metric);
+
 /// What a comparison says of the metric of that name: less or greater.
 inline Comparison direction(Comparison comparison, std::string_view metric) {
   if (comparison != Comparison::by_name) {
     return comparison;
   }
-  std::string name(metric);
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
-  return has("loss") || has("error") || has("perplexity") || has("entropy") ? Comparison::less
-                                                                            : Comparison::greater;
+  return named_direction(metric) == Comparison::less ? Comparison::less : Comparison::greater;
 }
+
+/// What to warn of where neither the user nor the metric's name says which value is better; empty:
+/// nothing. who: the policy's name. option: as "comparison = Comparison"; its values are those of
+/// `less` and `greater`.
+std::string unknown_direction(std::string_view who, std::string_view option, Comparison comparison,
+                              std::string_view metric, std::string_view less = "less",
+                              std::string_view greater = "greater");
 
 /// `value` is better than `other`.
 inline bool is_better(Comparison comparison, std::string_view metric, double value, double other) {
@@ -54,3 +59,7 @@ inline bool is_new_best(Comparison comparison, std::string_view metric, double v
 }  // namespace detail
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+#include <tutti/core/comparison.inl.hpp>
+#endif

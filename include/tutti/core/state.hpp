@@ -85,6 +85,7 @@ struct State {
   std::string dataloader_label;            ///< "train", an evaluation set's label, or "predict"
   std::int64_t dataloader_len = -1;        ///< batches in the active loader; -1: unknown
   std::int64_t train_dataloader_len = -1;  ///< batches of a training epoch; -1: unknown
+  std::vector<std::string> eval_labels;  ///< from FitStart: labels of the evaluation sets of fit()
   std::int64_t device_train_microbatch_size = 0;  ///< examples; 0: the whole batch
   bool auto_microbatching = false;                ///< that size is found by trial
   data::Transforms* train_transforms = nullptr;   ///< from FitStart: what the training loader does

@@ -150,6 +150,10 @@ TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::ve
   }
   state.max_duration = plan.max_duration;
   state.train_dataloader_len = plan.dataloader_len;
+  state.eval_labels.clear();
+  for (const EvalSet& set : run.evals) {
+    state.eval_labels.push_back(set.label);
+  }
 }
 
 TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {

@@ -342,7 +342,7 @@ TUTTI_INLINE void Session::prepare_run() {
     set_schedule(options_.schedule, options_.scale_schedule_ratio);
   }
   set_precision(state_, run_, options_.precision);
-  run_.best = keep_best(options_, engine_->states(), state_.world_size);
+  run_.best = keep_best(options_, engine_->states(), state_);
   if (engine_->has_savers() || !options_.save_folder.empty() || !options_.load_path.empty()) {
     open_checkpoints();
   }

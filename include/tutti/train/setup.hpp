@@ -90,9 +90,10 @@ void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOption
                    std::string_view step_taker);
 
 /// What keeps the weights of the best evaluation; null where no option asks for it. policies: the
-/// run's. Throws c10::ValueError where the model is sharded.
+/// run's. Warns where it has to guess which value is better. Throws c10::ValueError where the model
+/// is sharded.
 std::unique_ptr<BestWeights> keep_best(const TrainerOptions& options, PolicyStates policies,
-                                       int world_size);
+                                       const State& state);
 
 /// Refuses what several optimizers cannot have beside them. Throws c10::ValueError.
 void check_several(const TrainerOptions& options, std::string_view step_taker);

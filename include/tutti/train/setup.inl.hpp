@@ -139,14 +139,20 @@ TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
 }
 
 TUTTI_INLINE std::unique_ptr<BestWeights> keep_best(const TrainerOptions& options,
-                                                    PolicyStates policies, int world_size) {
+                                                    PolicyStates policies, const State& state) {
   if (!options.restore_best) {
     return nullptr;
   }
-  TUTTI_CHECK_VALUE(options.sharding.stage == dist::ShardStage::none || world_size == 1,
+  TUTTI_CHECK_VALUE(options.sharding.stage == dist::ShardStage::none || state.world_size == 1,
                     "restore_best keeps a copy of the whole model, and this one is sharded; set "
                     "sharding.stage to ShardStage::none, or keep the best checkpoints with "
                     "CheckpointSaver");
+  const std::string unknown = tutti::detail::unknown_direction(
+      "restore_best", "restore_best.comparison = Comparison", options.restore_best.comparison,
+      options.restore_best.monitor);
+  if (state.rank == 0 && !unknown.empty()) {
+    TORCH_WARN(unknown);
+  }
   return std::make_unique<BestWeights>(options.restore_best, std::move(policies));
 }
 
