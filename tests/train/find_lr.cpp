@@ -9,6 +9,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/unfreeze.hpp>
 #include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/core/on.hpp>
 #include <tutti/data/tensor_loader.hpp>
@@ -185,6 +186,23 @@ TEST_CASE("a finding is a table and a picture", "[train][find_lr]") {
   CHECK(read_bytes(folder / "lr.svg") == svg);
   CHECK_THROWS_WITH(found.save_svg((folder / "none" / "lr.svg").string()),
                     ContainsSubstring("the picture cannot be written to"));
+}
+
+TEST_CASE("find_lr goes with Unfreeze until its time comes", "[train][find_lr]") {
+  const auto find = [](std::int64_t num_steps) {
+    Trainer<Unfreeze> trainer{tiny::net(), options(), Unfreeze{.at = "5ba"}};
+    const at::Tensor before = tiny::flat(*trainer.state().model);
+    const LrFinding found = trainer.find_lr({.num_steps = num_steps, .divergence = 0});
+    CHECK(found.lrs.size() == static_cast<std::size_t>(num_steps));
+    CHECK(tiny::flat(*trainer.state().model).equal(before));
+  };
+  find(4);
+  CHECK_THROWS_WITH(find(8),
+                    "find_lr: after 5 of its batches a policy has given frozen layers "
+                    "back to training (Unfreeze, BackboneFinetuning) or other parameters "
+                    "to the model (Factorize), which cannot be taken back; set num_steps "
+                    "to 4 or less, have the policy act later, or remove it to look for a "
+                    "rate");
 }
 
 TEST_CASE("what find_lr cannot do is refused", "[train][find_lr]") {

@@ -197,9 +197,12 @@ LrFinding find_lr(Engine& engine, PolicyStates policies, State& state, Run& run,
       state.previous_timestamp = state.timestamp;
       state.timestamp = state.timestamp.to_next_batch(samples, tokens);
       plain.template fire<BatchEnd>(state);
-      TUTTI_CHECK(!state.parameters_replaced,
-                  "find_lr: a policy has given the model other parameters, which cannot be taken "
-                  "back; remove the policy to look for a rate");
+      TUTTI_CHECK(!state.parameters_replaced, "find_lr: after ", i + 1,
+                  " of its batches a policy has given frozen layers back to training (Unfreeze, "
+                  "BackboneFinetuning) or other parameters to the model (Factorize), which cannot "
+                  "be taken back; ",
+                  i >= 3 ? "set num_steps to " + std::to_string(i) + " or less, " : "",
+                  "have the policy act later, or remove it to look for a rate");
       if (!take_loss(found, lr, loss, options)) {
         break;
       }

@@ -52,8 +52,10 @@ TUTTI_INLINE void Rewind::rewind() {
   state_ = before_;
   state_.logger = std::move(logger);
   weights_.give_back();
-  TUTTI_CHECK(!replaced,
-              "a policy has given the model other parameters, which cannot be taken back");
+  TUTTI_CHECK(
+      !replaced,
+      "a policy has given frozen layers back to training, or other parameters to the model, "
+      "which cannot be taken back");
   RunLoadReport report;
   load_run(state_, run_, nullptr, rest_, report);
   state_.initial_lrs = before_.initial_lrs;
