@@ -56,6 +56,20 @@ concept GivesModule = requires(M& model) {
 namespace detail {
 template <class M>
 inline constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
+
+// `M` has a function of that name which the loop cannot call, and so would pass over.
+template <class M>
+concept MisfitMetrics = requires {
+  requires std::is_member_function_pointer_v<decltype(&M::metrics)>;
+} && !requires(M& model, bool train) {
+  { model.metrics(train) } -> std::convertible_to<Metrics>;
+};
+template <class M>
+concept MisfitUpdateMetric = requires {
+  requires std::is_member_function_pointer_v<decltype(&M::update_metric)>;
+} && !requires(M& model, const Batch& batch, const Outputs& outputs, Metric& metric) {
+  model.update_metric(batch, outputs, metric);
+};
 }  // namespace detail
 
 /// Any Model behind one type; copies share the model. What the loop and the policies call.
@@ -74,6 +88,14 @@ class AnyModel {
                   "tutti: this model holds no parameters that the trainer can find; derive it "
                   "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
                   "module().");
+    static_assert(!detail::MisfitMetrics<M>,
+                  "tutti: the model's metrics() cannot be called with a bool, or returns no "
+                  "tutti::Metrics, so it would never be asked; write tutti::Metrics metrics(bool "
+                  "train) const, or give it another name.");
+    static_assert(!detail::MisfitUpdateMetric<M>,
+                  "tutti: the model's update_metric() cannot be called as the loop does, so it "
+                  "would never be; write void update_metric(const tutti::Batch&, const "
+                  "tutti::Outputs&, tutti::Metric&), or give it another name.");
   }
 
   /// There is a model.
