@@ -59,6 +59,7 @@
 #include <tutti/loggers/detail/run_record.hpp>
 #include <tutti/loggers/detail/run_series.hpp>
 #include <tutti/loggers/detail/run_summary.hpp>
+#include <tutti/models/causal_lm.hpp>
 #include <tutti/optim/adadelta.hpp>
 #include <tutti/optim/adafactor.hpp>
 #include <tutti/optim/adagrad.hpp>

@@ -96,7 +96,7 @@ class Guard {
       std::fprintf(stderr,
                    "%s: the guard of this run (pid %d) was killed, so that nobody would have ended "
                    "the run's processes had the launcher been killed, too\n",
-                   who_, static_cast<int>(pid_));
+                   who_, pid_);
     }
     ::close(launcher_);
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
