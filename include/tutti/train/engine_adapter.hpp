@@ -13,6 +13,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/evaluation.hpp>
+#include <tutti/train/forward.hpp>
 #include <tutti/train/fused_step.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
@@ -112,7 +113,7 @@ class EngineAdapter final : public AnyEngine {
     if constexpr (requires { engine_.loss(state); }) {
       return engine_.loss(state);
     } else {
-      return state.task.loss(state.outputs, state.batch);
+      return train::loss(state);
     }
   }
   [[nodiscard]] std::vector<Rng*> rngs() override { return detail::rngs_of(engine_); }
