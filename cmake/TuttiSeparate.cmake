@@ -11,6 +11,6 @@ if(NOT TARGET tutti_separate) # find_package may be called in several folders
   add_library(tutti_separate STATIC EXCLUDE_FROM_ALL ${tutti_separate_sources})
   add_library(tutti::separate ALIAS tutti_separate)
   target_compile_definitions(tutti_separate PUBLIC TUTTI_SEPARATE_COMPILATION)
-  target_link_libraries(tutti_separate PUBLIC tutti::tutti)
+  target_link_libraries(tutti_separate PUBLIC tutti::tutti PRIVATE $<TARGET_NAME_IF_EXISTS:tutti::cli11>) # for cli.hpp
   set_target_properties(tutti_separate PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
 endif()

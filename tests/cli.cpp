@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <tutti/core/detail/shell_text.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/trainer.hpp>
 
@@ -137,6 +138,22 @@ TEST_CASE("a mistake on the command line names the option and what is right", "[
   CHECK_THROWS_WITH(read({"--max-durations", "3ep"}), ContainsSubstring("--max-durations"));
   CHECK_THROWS_WITH(read({"--seed", "-1"}),
                     ContainsSubstring("--seed: expected a whole number of 0 or more; got -1"));
+}
+
+TEST_CASE("what is true, false or not given is read as true or false", "[cli]") {
+  for (const auto& [text, expected] :
+       {std::pair{"true", true}, {"false", false}, {"1", true}, {"0", false}}) {
+    TrainerOptions options;
+    Program program{"test", "Tests."};
+    program.add(options).read({"--step-schedule-every-batch", text});
+    CHECK(options.step_schedule_every_batch == expected);
+  }
+  TrainerOptions options;
+  Program program{"test", "Tests."};
+  program.add(options);
+  CHECK_THROWS_WITH(program.read({"--step-schedule-every-batch", "yes"}),
+                    ContainsSubstring("expected true or false; got yes"));
+  CHECK(!options.step_schedule_every_batch);
 }
 
 TEST_CASE("only a finite number that fits is one, on the command line and in a file", "[cli]") {

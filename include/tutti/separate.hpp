@@ -94,6 +94,9 @@
 #if !defined(TUTTI_SEPARATE_PART) || TUTTI_SEPARATE_PART == 2
 #include <tutti/tutti.hpp>
 // Not in tutti.hpp, but its functions are compiled here:
+#if __has_include(<CLI/CLI.hpp>)
+#include <tutti/cli.hpp>
+#endif
 #include <tutti/models/tensor_parallel.hpp>
 #endif
 #endif
