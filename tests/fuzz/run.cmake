@@ -43,8 +43,9 @@ endif()
 
 cmake_path(GET source PARENT_PATH folder)
 file(MAKE_DIRECTORY "${corpus}")
+file(ARCHIVE_EXTRACT INPUT "${folder}/corpora/${name}.tar.xz" DESTINATION "${corpus}_start")
 set(ENV{ASAN_OPTIONS} detect_leaks=0) # what LibTorch itself leaks
-set(run nice "${program}" "${corpus}" "${folder}/seeds" "-dict=${folder}/words.dict" -max_total_time=${seconds}
+set(run nice "${program}" "${corpus}" "${corpus}_start" "${folder}/seeds" "-dict=${folder}/words.dict" -max_total_time=${seconds}
   -rss_limit_mb=4096 -print_final_stats=1 "-artifact_prefix=${corpus}/found-")
 list(JOIN run " " shown)
 message("${shown}")
