@@ -17,8 +17,9 @@ namespace host_kernels {
 
 // What CUDA C++ has and C++ has not.
 inline constexpr std::string_view shim = R"cpp(
-#include <cmath>
-#include <cstring>
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS  // C's math.h alone: <cmath> takes longer than a kernel
+#include <math.h>
+#include <string.h>
   struct Dim {
     unsigned x, y, z;
   };
@@ -27,12 +28,12 @@ inline constexpr std::string_view shim = R"cpp(
 #define __global__
   inline float __int_as_float(int x) {
     float y;
-    std::memcpy(&y, &x, 4);
+    memcpy(&y, &x, 4);
     return y;
   }
   inline unsigned __float_as_uint(float x) {
     unsigned y;
-    std::memcpy(&y, &x, 4);
+    memcpy(&y, &x, 4);
     return y;
   }
   extern "C" {
