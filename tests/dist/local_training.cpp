@@ -71,6 +71,19 @@ TEST_CASE("rank body: LocalSGD meets every other batch", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: LocalSGD averages once more what was frozen between two averages",
+          "[.rank]") {
+  at::Tensor frozen;
+  Trainer trainer{tiny::net(), options(), LocalSGD{.interval = "3ba"},
+                  on<EpochEnd>([&](State& state) {
+                    frozen = state.model->parameters().front();
+                    frozen.set_requires_grad(false);
+                  })};
+  trainer.fit();
+  CHECK(equal_on_all_ranks(frozen.detach()));
+  CHECK(equal_on_all_ranks(tiny::flat(*trainer.state().model)));
+}
+
 TEST_CASE("rank body: plain SGD that meets after every batch is data-parallel SGD", "[.rank]") {
   const auto parallel = weights_of(options());
   const auto local = weights_of(options(), LocalSGD{.interval = "1ba"});
@@ -129,6 +142,8 @@ TEST_CASE("rank body: a resumed DiLoCo goes on from its outer state", "[.rank]")
 
 TEST_CASE("LocalSGD averages the ranks when it says", "[dist][local_sgd]") {
   CHECK(run_ranks("rank body: LocalSGD meets every other batch") == all_passed);
+  CHECK(run_ranks("rank body: LocalSGD averages once more what was frozen between two averages") ==
+        all_passed);
 }
 
 TEST_CASE("LocalSGD and DiLoCo with an interval of one batch are data-parallel SGD",

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +21,26 @@
 /// LocalSGD: ranks train apart and average their parameters now and then.
 namespace tutti {
 
-namespace functional {
+namespace detail {
 
-/// Replaces every trainable parameter of a model by its mean over the ranks; a collective.
-inline void average_parameters(torch::nn::Module& model, dist::Communicator& group) {
+// Those that require a gradient.
+inline std::vector<at::Tensor> parameters_in_training(const torch::nn::Module& model) {
   std::vector<at::Tensor> trained;
   for (const at::Tensor& parameter : model.parameters()) {
     if (parameter.requires_grad()) {
       trained.push_back(parameter);
     }
   }
-  dist::average_over_ranks(trained, group);
+  return trained;
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Replaces every trainable parameter of a model by its mean over the ranks; a collective.
+inline void average_parameters(torch::nn::Module& model, dist::Communicator& group) {
+  dist::average_over_ranks(tutti::detail::parameters_in_training(model), group);
 }
 
 }  // namespace functional
@@ -45,12 +55,17 @@ struct LocalSGD final {
   Time interval = "100ba";  ///< between two averages; in ba
   Time start = "0ba";       ///< before it parameters are averaged after each batch; in ba
 
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::vector<at::Tensor> trained{};  ///< since the last average
+  } run{};
+
   static constexpr std::string_view name = "LocalSGD";
   static constexpr About about{
       .reads_batch = false,
       .no_sharding = "each rank trains a whole model of its own between two averages",
   };
-  using events = types<BatchEnd, EvalStart, FitEnd>;
+  using events = types<FitStart, BatchEnd, EvalStart, FitEnd>;
   static constexpr Rules rules{
       .tags = {id<averages_ranks>},
       .runs_after = {{id<changes_model>, "it averages the model's parameters"}},
@@ -72,6 +87,7 @@ struct LocalSGD final {
            (state.timestamp.batch - start.count()) % interval.count() == 0;
   }
 
+  void apply(FitStart, State& state) { run.trained = detail::parameters_in_training(*state.model); }
   void apply(BatchEnd, State& state) { meet(state); }
   void apply(EvalStart, State& state) { meet(state); }
   void apply(FitEnd, State& state) { meet(state); }
@@ -80,8 +96,16 @@ struct LocalSGD final {
   void leave_checkpoint(State&) {}
 
  private:
-  static void meet(State& state) {
-    functional::average_parameters(*state.model, *state.communicator);
+  void meet(State& state) {
+    std::vector<at::Tensor> trained = detail::parameters_in_training(*state.model);
+    std::vector<at::Tensor> apart = trained;
+    for (const at::Tensor& before : run.trained) {
+      if (!before.requires_grad()) {  // frozen since
+        apart.push_back(before);
+      }
+    }
+    dist::average_over_ranks(apart, *state.communicator);
+    run.trained = std::move(trained);
   }
 };
 
