@@ -140,20 +140,20 @@ TEST_CASE("a mistake on the command line names the option and what is right", "[
                     ContainsSubstring("--seed: expected a whole number of 0 or more; got -1"));
 }
 
-TEST_CASE("what is true, false or not given is read as true or false", "[cli]") {
-  for (const auto& [text, expected] :
-       {std::pair{"true", true}, {"false", false}, {"1", true}, {"0", false}}) {
-    TrainerOptions options;
+TEST_CASE("an optional bool is true, false or not given", "[cli]") {
+  const auto read = [](std::vector<std::string> words) {
+    std::optional<bool> shuffle;
     Program program{"test", "Tests."};
-    program.add(options).read({"--step-schedule-every-batch", text});
-    CHECK(options.step_schedule_every_batch == expected);
-  }
-  TrainerOptions options;
-  Program program{"test", "Tests."};
-  program.add(options);
-  CHECK_THROWS_WITH(program.read({"--step-schedule-every-batch", "yes"}),
-                    ContainsSubstring("expected true or false; got yes"));
-  CHECK(!options.step_schedule_every_batch);
+    program.add("--shuffle", shuffle, "else by the data").read(std::move(words));
+    return shuffle;
+  };
+  CHECK(read({"--shuffle", "true"}) == true);
+  CHECK(read({"--shuffle", "false"}) == false);
+  CHECK(read({"--shuffle=1"}) == true);
+  CHECK(read({"--shuffle=0"}) == false);
+  CHECK(!read({}).has_value());
+  CHECK_THROWS_WITH(read({"--shuffle", "yes"}),
+                    ContainsSubstring("--shuffle: expected true or false; got yes"));
 }
 
 TEST_CASE("only a finite number that fits is one, on the command line and in a file", "[cli]") {

@@ -13,6 +13,8 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using tutti::State;
 
+static_assert(!std::is_copy_constructible_v<State> && std::is_move_constructible_v<State>);
+
 struct Numbers {
   std::vector<std::string> lines;
   void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {

@@ -233,6 +233,31 @@ TEST_CASE("rank body: local gradients", "[.rank]") {
   CHECK(same_on_all_ranks(net.first->weight.grad(), *group));
 }
 
+TEST_CASE("rank body: a parameter that one rank alone does not use", "[.rank]") {
+  const auto group = dist::initialize();
+  Weights model;
+  const auto parallel = dist::wrap(model, group);
+  parallel->before_forward(true);
+  const at::Tensor used = model.weights[0].sum() + model.weights[1].sum();
+  const at::Tensor loss = group->rank() == 0 ? used + model.weights[2].sum() : used;
+  parallel->before_backward(loss);
+  const std::string said = error_of([&] {
+    try {
+      loss.backward();
+    } catch (const std::exception& error) {
+      parallel->explain(error);
+      throw;
+    }
+    parallel->after_backward();
+  });
+  if (group->rank() == 1) {
+    CHECK_THAT(said, ContainsSubstring("no gradient in a backward pass: c; expected one"));
+    dist::shutdown();
+  } else {  // waits for a gradient that does not come
+    CHECK_THAT(said, ContainsSubstring("DistributedDataParallel::backward"));
+  }
+}
+
 TEST_CASE("rank body: unused parameters", "[.rank]") {
   const auto group = dist::initialize();
   Weights model;
@@ -249,9 +274,9 @@ TEST_CASE("rank body: unused parameters", "[.rank]") {
     pass(*parallel);
   }
   const auto parallel = dist::wrap(model, group);
-  pass(*parallel);
   CHECK_THAT(error_of([&] { pass(*parallel); }),
-             ContainsSubstring("Expected to have finished reduction"));
+             ContainsSubstring("parameters got no gradient in a backward pass: b, c; expected one") &&
+                 ContainsSubstring("or set find_unused_parameters"));
   parallel->reset();
   parallel->before_forward(true);
   const at::Tensor loss = model.weights[0].sum() + model.weights[1].sum() + model.weights[2].sum();
@@ -403,6 +428,7 @@ TEST_CASE("NoSync keeps gradients local until the next pass", "[dist][ddp]") {
 
 TEST_CASE("unused parameters are an error unless they are looked for", "[dist][ddp]") {
   CHECK(run_ranks("rank body: unused parameters") == all_passed);
+  CHECK(run_ranks("rank body: a parameter that one rank alone does not use") == all_passed);
 }
 
 TEST_CASE("rank 0's buffers are everybody's", "[dist][ddp]") {

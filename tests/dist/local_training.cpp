@@ -1,5 +1,6 @@
 #include <tutti/algorithms/diloco.hpp>
 #include <tutti/algorithms/local_sgd.hpp>
+#include <tutti/core/on.hpp>
 #include <tutti/trainer.hpp>
 
 #include <string>

@@ -70,6 +70,16 @@ concept MisfitUpdateMetric = requires {
 } && !requires(M& model, const Batch& batch, const Outputs& outputs, Metric& metric) {
   model.update_metric(batch, outputs, metric);
 };
+template <class M>
+concept MisfitEvalForward = requires {
+  requires std::is_member_function_pointer_v<decltype(&M::eval_forward)>;
+} && !requires(M& model, const Batch& batch) { Outputs(model.eval_forward(batch)); };
+template <class M>
+concept MisfitSampleLosses = requires {
+  requires std::is_member_function_pointer_v<decltype(&M::sample_losses)>;
+} && !requires(M& model, const Outputs& outputs, const Batch& batch) {
+  at::Tensor(model.sample_losses(outputs, batch));
+};
 }  // namespace detail
 
 /// Any Model behind one type; copies share the model. What the loop and the policies call.
@@ -96,6 +106,15 @@ class AnyModel {
                   "tutti: the model's update_metric() cannot be called as the loop does, so it "
                   "would never be; write void update_metric(const tutti::Batch&, const "
                   "tutti::Outputs&, tutti::Metric&), or give it another name.");
+    static_assert(
+        !detail::MisfitEvalForward<M>,
+        "tutti: the model's eval_forward() cannot be called as the loop does, so it would "
+        "never be; write tutti::Outputs eval_forward(const tutti::Batch&), or give it "
+        "another name.");
+    static_assert(!detail::MisfitSampleLosses<M>,
+                  "tutti: the model's sample_losses() cannot be called as the loop does, so it "
+                  "would never be; write at::Tensor sample_losses(const tutti::Outputs&, const "
+                  "tutti::Batch&), or give it another name.");
   }
 
   /// There is a model.

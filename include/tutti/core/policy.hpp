@@ -62,10 +62,15 @@ concept MatchesOn = requires(P& policy, Rest... rest) { policy.match(E{}, rest..
 template <class P, class E>
 concept Calls = requires(P& policy, State& state) { policy.apply(E{}, state); };
 
+// The hook takes the state by value: it would get a copy.
+template <class P, class E>
+concept TakesState =
+    requires(P& policy, State& state) { policy.apply(E{}, static_cast<State&&>(state)); };
+
 // Some overload of apply names the event and none can be called as it should.
 template <class P, class E>
 concept Dead = !Calls<P, E> && (AppliesTo<P, E> || AppliesTo<P, E, Anything> ||
-                                AppliesTo<P, E, Anything, Anything>);
+                                AppliesTo<P, E, Anything, Anything> || TakesState<P, E>);
 
 // Some overload of match names the event.
 template <class P, class E>

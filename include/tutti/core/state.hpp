@@ -49,6 +49,13 @@ using MetricValues = std::map<std::string, double, std::less<>>;
 
 /// All that the loop and the policies share. Each field says from which event on it is valid.
 struct State {
+  State() = default;
+  State(State&&) = default;
+  State& operator=(State&&) = default;
+  State(const State&) = delete;  // what a hook does to a copy would be lost
+  State& operator=(const State&) = delete;
+  ~State() = default;
+
   // ---- The run: valid from Init -------------------------------------------------------------
   std::string run_name;
   std::string run_folder;      ///< of all its files; empty: there is none

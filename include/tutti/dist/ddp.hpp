@@ -103,6 +103,8 @@ class DistributedDataParallel final : public DataParallel {
       // In the first pass it only counted how often each parameter is reached.
       explained("after_backward", [&] { reducer_.reducer->delay_all_reduce(); });
       graph_is_known_ = true;
+    } else if (averaging_ && reducer_.reducer) {
+      explained("backward", [&] { reducer_.reducer->check_finalized(); });
     }
     flight_recorder().end(std::exchange(recorded_, 0));
     averaging_ = false;
@@ -132,6 +134,14 @@ class DistributedDataParallel final : public DataParallel {
     TUTTI_CHECK(!detail::of_another_rank(error),
                 detail::explain("DistributedDataParallel::" + call, group_->environment(), timeout_,
                                 error));
+    const std::string missing = detail::missing_gradients(state_, error.what());
+    if (!missing.empty()) {
+      flight_recorder().end(recorded_, true);
+    }
+    TUTTI_CHECK(missing.empty(), "DistributedDataParallel: ", missing,
+                options_.static_graph
+                    ? "leave out static_graph, which expects the same gradients in every pass"
+                    : "or set find_unused_parameters");
   }
 
   template <class Body>

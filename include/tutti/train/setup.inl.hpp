@@ -381,6 +381,10 @@ TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unuse
   if (state.auto_microbatching) {
     options.sync_strategy = dist::SyncStrategy::forced_sync;
   }
+  TUTTI_CHECK_VALUE(!options.static_graph || !leaves_unused,
+                    "data_parallel.static_graph expects gradients of the same parameters in every "
+                    "pass, and a policy of this recipe, as LayerFreezing or StochasticDepth, leaves "
+                    "some without; leave static_graph or the policy out");
   options.find_unused_parameters = options.find_unused_parameters || leaves_unused;
   TUTTI_CHECK(dist::backend().wrap != nullptr,
               "the processes have been joined, but the program "

@@ -5,8 +5,10 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
+#include <cstddef>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -105,6 +107,31 @@ inline void check_trainable(const ModuleState& state) {
                 state.trainable[0].device(), " and ", state.names[i], " on ",
                 state.trainable[i].device(), ", expected one kind of device; move the module");
   }
+}
+
+/// What to say of parameters that a backward pass left without gradients; "" for other errors.
+///
+/// error: c10d's, which has their places in state.names.
+inline std::string missing_gradients(const ModuleState& state, std::string_view error) {
+  if (error.find("Expected to have finished reduction") == error.npos) {
+    return "";
+  }
+  constexpr std::string_view before = "did not receive grad for rank ";
+  const std::size_t at = error.find(':', error.find(before));
+  std::istringstream places(std::string(error.substr(at == error.npos ? error.size() : at + 1)));
+  std::string names;
+  std::size_t count = 0;
+  for (std::size_t place = 0; places >> place && place < state.names.size(); ++count) {
+    if (count < 4) {
+      names += (count == 0 ? "" : ", ") + state.names[place];
+    }
+  }
+  if (count > 4) {
+    names += " and " + std::to_string(count - 4) + " more";
+  }
+  return "parameters got no gradient in a backward pass: " + (count == 0 ? "not named" : names) +
+         "; expected one for every parameter that requires a gradient. Use them in the loss, "
+         "freeze them, ";
 }
 
 /// Where two descriptions first differ, "" when they do not.
