@@ -1,6 +1,9 @@
 #include <tutti/train/metrics.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,7 @@
 #include <tutti/metrics/make_metrics.hpp>
 
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
 #include "support/two_ranks.hpp"
@@ -179,7 +183,7 @@ TEST_CASE("a value of no batch is warned of", "[train][metrics]") {
   CHECK(warned() ==
         std::vector<std::string>{
             "metrics/test/Sum and what stands beside it is computed, and no batch has come to it: "
-            "the value says nothing; give the loader data, on every rank"});
+            "the value says nothing; give the loader data"});
   bench.update(set, 2);
   CHECK(warned().empty());
   CHECK(warned().empty());
@@ -189,6 +193,23 @@ TEST_CASE("a value of no batch is warned of", "[train][metrics]") {
   MetricSet none;
   const Warnings warnings;
   none.compute(*bench.state.communicator, bench.state, bench.state.train_metric_values);
+  CHECK(warnings.texts.empty());
+}
+
+TEST_CASE("a value of another rank's batches is not warned of", "[train][metrics]") {
+  struct OthersHaveBatches final : FakeCommunicator {
+    using FakeCommunicator::all_reduce;
+    void all_reduce(std::span<std::int64_t> values, dist::ReduceOp op) override {
+      CHECK(op == dist::ReduceOp::maximum);
+      std::fill(values.begin(), values.end(), 1);
+    }
+    void all_reduce(const at::Tensor& tensor, dist::ReduceOp) override { tensor.add_(5); }
+  };
+  Bench bench;
+  bench.state.communicator = std::make_shared<OthersHaveBatches>();
+  const MetricSet set(sums({"Sum"}), {}, "metrics/test/");
+  const Warnings warnings;
+  CHECK(bench.compute(set) == 5);
   CHECK(warnings.texts.empty());
 }
 

@@ -70,7 +70,14 @@ TUTTI_INLINE void MetricSet::update(const AnyModel& model, const Batch& batch,
 TUTTI_INLINE void MetricSet::compute(dist::Communicator& communicator, const State& state,
                                      MetricValues& values) const {
   const c10::AutoGradMode no_grad(false);
-  if (!updated_ && !entries_.empty()) {
+  if (entries_.empty()) {
+    return;
+  }
+  const auto anywhere = [&](bool here) {
+    const dist::CallPurpose metrics("metrics");
+    return communicator.all_reduce_value(here ? 1 : 0, dist::ReduceOp::maximum) > 0;
+  };
+  if (!anywhere(updated_)) {
     if (has_values_) {
       for (const auto& [name, value] : values) {
         state.log_metrics({{prefix_ + name, value}});
@@ -79,7 +86,7 @@ TUTTI_INLINE void MetricSet::compute(dist::Communicator& communicator, const Sta
     }
     TORCH_WARN(prefix_, entries_.front().name,
                " and what stands beside it is computed, and no batch has come to it: the value "
-               "says nothing; give the loader data, on every rank");
+               "says nothing; give the loader data");
   }
   for (const auto& entry : entries_) {
     detail::Reporter reporter(state, prefix_, entry.name, entry.logged_as, entry.named, values);
