@@ -24,13 +24,17 @@
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/launch.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/optim/schedules.hpp>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
@@ -579,6 +583,42 @@ TEST_CASE("what is logged of the time is that at the start of each batch, and at
   CHECK(logged.series("time/token_in_epoch").values == Values{0, 5, 0, 5, 0});
   CHECK(logged.series("loss/train/total").values.size() == 4);
   CHECK(run(0).data.count("time/token") == 0);
+}
+
+TEST_CASE("batches of step() are none of the loader's", "[train][loop]") {
+  const TemporaryFolder folder;
+  struct First final {
+    std::vector<double> seen{};
+    void apply(tutti::BatchStart, const tutti::State& state) {
+      seen.push_back(state.batch.inputs().flatten()[0].item<double>());
+    }
+  };
+  using Values = std::vector<double>;
+  const at::Tensor rows = at::arange(8.).unsqueeze(1).expand({8, 4}).to(at::kFloat).contiguous();
+  tutti::TrainerOptions now = options(
+      tutti::TensorLoader{rows, at::zeros({8, 2}), {.batch_size = 2, .shuffle = false}}, "2ep");
+  now.save_folder = folder.path().string();
+  now.save_interval = "1ba";
+  const tutti::Batch outside(at::full({2, 4}, 100.), at::zeros({2, 2}));
+  Trainer<First> trainer{tiny::net(), now};
+  for (int i = 0; i < 5; ++i) {
+    trainer.step(outside);
+  }
+  trainer.fit({.duration = "1ba"});
+  CHECK(trainer.get<First>().seen == Values{100, 100, 100, 100, 100, 0});
+  CHECK(trainer.state().timestamp.batch_in_epoch == 6);
+  trainer.fit("1ep");
+  CHECK(trainer.get<First>().seen == Values{100, 100, 100, 100, 100, 0, 2, 4, 6});
+  CHECK(trainer.state().timestamp.epoch == 1);
+  trainer.step(outside);
+  trainer.fit("1ep");
+  CHECK(trainer.get<First>().seen == Values{100, 100, 100, 100, 100, 0, 2, 4, 6, 100, 0, 2, 4, 6});
+
+  tutti::TrainerOptions again = options(now.train, "1ep");
+  again.load_path = (folder.path() / "ep0-ba7").string();
+  Trainer<First> resumed{tiny::net(), again};
+  resumed.fit();
+  CHECK(resumed.get<First>().seen == Values{4, 6});
 }
 
 TEST_CASE("an iteration's checkpoint is its end's", "[train][loop]") {

@@ -91,6 +91,7 @@ class Loop {
   void train_on(Batch one) {
     restore_rng();
     clock_.resume();  // what has passed outside is not training
+    ++run_.batches_from_outside;
     batch(std::move(one));
     clock_.pause();
   }
@@ -125,15 +126,16 @@ class Loop {
       log_epoch();
     }
     const Timestamp begun = now;
-    start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, now.batch_in_epoch);
+    const std::int64_t first = now.batch_in_epoch - run_.batches_from_outside;
+    start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, first);
     restore_rng();  // in the middle of an epoch, when the loader has come to the batch that is next
-    for (std::int64_t done = begun.batch_in_epoch;; ++done) {
+    for (std::int64_t done = first;; ++done) {
       fire_watched<BeforeDataloader>(engine_, state_);
       if (run_.train_subset >= 0 && done >= run_.train_subset) {
         break;
       }
       std::optional<Batch> next =
-          done == begun.batch_in_epoch ? run_.train.loader.next() : next_watched(run_.train.loader);
+          done == first ? run_.train.loader.next() : next_watched(run_.train.loader);
       if (!everybody(next.has_value())) {
         TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
                     ", so nothing can be trained; give it data (drop_last leaves out a batch that "
@@ -146,7 +148,7 @@ class Loop {
       if (batch(std::move(*next))) {
         return epoch_is_over();
       }
-      if (done == begun.batch_in_epoch && done > 0) {
+      if (done == first && done > 0) {
         warn_of_batch_size(state_, begun);
       }
     }
@@ -154,7 +156,8 @@ class Loop {
   }
 
   [[nodiscard]] bool epoch_is_over() const {
-    return state_.dataloader_len >= 0 && state_.timestamp.batch_in_epoch >= state_.dataloader_len;
+    return state_.dataloader_len >= 0 &&
+           state_.timestamp.batch_in_epoch - run_.batches_from_outside >= state_.dataloader_len;
   }
 
   // LibTorch's generators go on where the checkpoint that was loaded left them.
@@ -242,6 +245,7 @@ class Loop {
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = next;
+    run_.batches_from_outside = 0;
     fire_watched<EpochEnd>(engine_, state_);
     follow_parameters();
     evaluate<EpochEnd>();

@@ -81,8 +81,9 @@ void fire_watched(Engine& engine, State& state) {
 /// What the loop needs beside State; policies do not see it.
 struct Run {
   DataSpec train;
-  std::int64_t train_subset = -1;  ///< batches that make an epoch; -1: all
-  bool same_epoch = false;         ///< every epoch has the batches of the first one
+  std::int64_t train_subset = -1;         ///< batches that make an epoch; -1: all
+  bool same_epoch = false;                ///< every epoch has the batches of the first one
+  std::int64_t batches_from_outside = 0;  ///< of this epoch's, those of step()
   std::vector<EvalSet> evals;
   MetricSet train_metrics;
   std::unique_ptr<BestWeights> best;  ///< null: none are kept

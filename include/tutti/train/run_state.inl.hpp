@@ -276,6 +276,9 @@ namespace tutti::train {
 TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
                            Archive& archive, bool metrics, checkpoint::PartPlaces* parts) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
+  if (run.batches_from_outside > 0) {
+    archive.put("batches_from_outside", run.batches_from_outside);
+  }
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
   detail::save_global_batch(state, run, archive);
@@ -362,6 +365,7 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   if (has("timestamp")) {
     state.timestamp = load_timestamp(archive.child("timestamp"));
     state.previous_timestamp = state.timestamp;
+    run.batches_from_outside = archive.get_or<std::int64_t>("batches_from_outside", 0);
     if (archive.contains("global_batch/size")) {
       detail::keep_global_batch(state, run, archive, report);
     }
