@@ -13,7 +13,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using tutti::State;
 
-static_assert(!std::is_copy_constructible_v<State> && std::is_move_constructible_v<State>);
+static_assert(!std::is_convertible_v<State&, State> && std::is_move_constructible_v<State>);
 
 struct Numbers {
   std::vector<std::string> lines;

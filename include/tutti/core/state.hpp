@@ -52,8 +52,8 @@ struct State {
   State() = default;
   State(State&&) = default;
   State& operator=(State&&) = default;
-  State(const State&) = delete;  // what a hook does to a copy would be lost
-  State& operator=(const State&) = delete;
+  explicit State(const State&) = default;  // no hook takes a copy, in which its work would be lost
+  State& operator=(const State&) = default;
   ~State() = default;
 
   // ---- The run: valid from Init -------------------------------------------------------------
