@@ -143,6 +143,17 @@ TEST_CASE("a prompt padded on the left gives the text that it gives alone",
   CHECK(generate(AnyModel(plain), ids({{1, 2, 3, 4}, {9, 9, 5, 6}}), config, mask).equal(together));
 }
 
+TEST_CASE("the penalty of repetition does not count padding", "[models][generation]") {
+  Attention model;
+  const GenerationConfig config{.max_new_tokens = 7, .repetition_penalty = 3};
+  const at::Tensor alone = generate(model, ids({{5, 6}}), config);
+  const at::Tensor mask = ids({{1, 1, 1, 1}, {0, 0, 1, 1}});
+  for (std::int64_t pad = 0; pad < 11; ++pad) {
+    const at::Tensor prompts = ids({{1, 2, 3, 4}, {pad, pad, 5, 6}});
+    CHECK(row(generate(model, prompts, config, mask).slice(1, 4), 1) == row(alone.slice(1, 2)));
+  }
+}
+
 TEST_CASE("padding is found by the padding token, unless that ends texts", "[models][generation]") {
   Attention model;
   GenerationConfig config{.max_new_tokens = 7, .pad_token_id = 9};

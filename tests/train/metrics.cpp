@@ -57,7 +57,7 @@ class Sum final : public Metric {
 };
 
 // All outputs, of which it reports the least and the largest and, as a table, how many there are.
-class Extremes final : public tutti::detail::ConcatMetric {
+class Extremes : public tutti::detail::ConcatMetric {
  public:
   using ConcatMetric::compute;
   [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
@@ -170,6 +170,19 @@ TEST_CASE("metrics are logged behind the prefix at the present step, and kept by
   set.reset();
   bench.update(set, 5);
   CHECK(bench.compute(set) == 5);
+}
+
+TEST_CASE("a null metric is refused", "[train][metrics]") {
+  struct WithoutClone final : Extremes {
+    [[nodiscard]] std::unique_ptr<tutti::Metric> clone() const override { return nullptr; }
+    [[nodiscard]] std::string name() const override { return "Broken"; }
+  };
+  tutti::Metrics one_null = sums({"Sum"});
+  one_null.push_back(nullptr);
+  CHECK_THROWS_WITH(MetricSet(one_null, {}, ""),
+                    ContainsSubstring("gives 2 metrics, one of which is null"));
+  CHECK_THROWS_WITH(MetricSet(tutti::Metrics{std::make_shared<WithoutClone>()}, {}, ""),
+                    ContainsSubstring("clone() of the metric Broken gives null"));
 }
 
 TEST_CASE("a value of no batch is warned of", "[train][metrics]") {

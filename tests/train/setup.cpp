@@ -195,6 +195,22 @@ TEST_CASE("fp16 is refused where there is no GPU", "[train][setup]") {
   CHECK_NOTHROW(train::check_precision(Precision::amp_fp16, at::Device("cuda:0")));
 }
 
+TEST_CASE("a tensor of two names is trained once", "[train][setup]") {
+  struct Tied : torch::nn::Module {
+    at::Tensor weight = register_parameter("embedding", at::ones({2}));
+    Tied() { register_parameter("head", weight); }
+  };
+  const Tied net;
+  REQUIRE(net.parameters().size() == 2);
+  CHECK(train::trainable(net).size() == 1);
+  Tied other;
+  CHECK(train::build_optimizer(SGD{.lr = 0.1}, other)->param_groups()[0].params().size() == 1);
+  const auto twice = std::make_shared<torch::optim::SGD>(other.parameters(), 0.1);
+  CHECK_THROWS_WITH(train::build_optimizer(twice, other),
+                    ContainsSubstring("a parameter of shape [2] twice") &&
+                        ContainsSubstring("leave out doubles"));
+}
+
 TEST_CASE("the optimizer gets what requires a gradient, and has to train some of it",
           "[train][setup]") {
   const auto net = tiny::net();

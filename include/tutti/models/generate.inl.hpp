@@ -201,7 +201,12 @@ TUTTI_INLINE at::Tensor write_on(torch::nn::Module& module, NextLogits& logits,
     const at::Tensor text = writing.text();
     const at::Tensor seen = mask.defined() ? mask.narrow(1, 0, prompt + i) : mask;
     const at::Tensor scores = logits(text, std::exchange(fresh, 1), seen).to(at::kFloat);
-    const auto tokens = writing.append(functional::process_scores(scores, text, config));
+    // Padding is no text that the penalty counts: each row's last token stands in its place.
+    const at::Tensor written =
+        seen.defined() && config.repetition_penalty != 1
+            ? text.where(seen.to(at::kBool), text.narrow(1, prompt + i - 1, 1))
+            : text;
+    const auto tokens = writing.append(functional::process_scores(scores, written, config));
     if (on_tokens) {
       on_tokens(tokens);
     }

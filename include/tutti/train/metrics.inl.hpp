@@ -16,6 +16,8 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     patterns.emplace_back(".*(?:" + lower(name) + ").*");
   }
   for (const auto& metric : metrics) {
+    TUTTI_CHECK_VALUE(metric != nullptr, "the model's metrics() gives ", metrics.size(),
+                      " metrics, one of which is null; leave it out");
     bool wanted = names.empty();
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (patterns[i].matches(lower(metric->name()))) {
@@ -24,7 +26,10 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     }
     if (wanted) {
       check_is_new(metric->name());
-      entries_.push_back({metric->name(), prefix_ + metric->name(), metric->clone()});
+      auto own = metric->clone();
+      TUTTI_CHECK_VALUE(own != nullptr, "clone() of the metric ", metric->name(),
+                        " gives null; let it give a new metric of the same settings");
+      entries_.push_back({metric->name(), prefix_ + metric->name(), std::move(own)});
     }
   }
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unordered_set>
+
 #include <tutti/train/setup.hpp>
 
 namespace tutti::train {
@@ -51,8 +53,9 @@ TUTTI_INLINE void check_precision(Precision precision, at::Device device) {
 
 TUTTI_INLINE std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
   std::vector<at::Tensor> parameters;
+  std::unordered_set<c10::TensorImpl*> seen;
   for (auto& parameter : model.parameters()) {
-    if (parameter.requires_grad()) {
+    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
       parameters.push_back(parameter);
     }
   }
@@ -77,6 +80,16 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
   TUTTI_CHECK(trains,
               "the optimizer has none of the model's parameters, so nothing would be trained; make "
               "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const auto& group : optimizer->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      TUTTI_CHECK(seen.insert(parameter.unsafeGetTensorImpl()).second,
+                  "the optimizer has a parameter of shape ", parameter.sizes(),
+                  " twice, and each of its steps would move it twice; model->parameters() gives a "
+                  "tensor that is registered under two names twice, so leave out doubles, or give "
+                  "a description, as DecoupledSGDW{.lr = 0.1}, which has each once");
+    }
+  }
   return optimizer;
 }
 
@@ -381,10 +394,11 @@ TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unuse
   if (state.auto_microbatching) {
     options.sync_strategy = dist::SyncStrategy::forced_sync;
   }
-  TUTTI_CHECK_VALUE(!options.static_graph || !leaves_unused,
-                    "data_parallel.static_graph expects gradients of the same parameters in every "
-                    "pass, and a policy of this recipe, as LayerFreezing or StochasticDepth, leaves "
-                    "some without; leave static_graph or the policy out");
+  TUTTI_CHECK_VALUE(
+      !options.static_graph || !leaves_unused,
+      "data_parallel.static_graph expects gradients of the same parameters in every "
+      "pass, and a policy of this recipe, as LayerFreezing or StochasticDepth, leaves "
+      "some without; leave static_graph or the policy out");
   options.find_unused_parameters = options.find_unused_parameters || leaves_unused;
   TUTTI_CHECK(dist::backend().wrap != nullptr,
               "the processes have been joined, but the program "
