@@ -164,6 +164,9 @@ TEST_CASE("a tensor has to lie inside its storage, and the storage inside the fi
   CHECK(one(6, 0, {2, 3}, {3, 1}) == "nothing");
   CHECK(one(6, 5, {1, 1}, {huge, huge}) == "nothing");
   CHECK(one(6, 0, {1'000'000}, {0}) == "nothing");  // one element, expanded: no memory
+  CHECK_THAT(one(6, 0, {100'000'000}, {0}),
+             ContainsSubstring("the tensor 'w' would take 381 MiB and its storage has 24 bytes") &&
+                 ContainsSubstring("save its contiguous() instead"));
   CHECK_THAT(one(7, 0, {7}, {1}), ContainsSubstring("a storage of 7 elements of 4 bytes, the "
                                                     "archive has 24 bytes"));
   CHECK_THAT(one(6, 1, {2, 3}, {3, 1}), ContainsSubstring("of a storage of 6"));

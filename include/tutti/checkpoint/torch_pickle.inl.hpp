@@ -114,6 +114,18 @@ TUTTI_INLINE StoredTensor TorchFile::stored(const std::string& name, const Pickl
            " elements of " + std::to_string(element) + " bytes, the archive has " +
            std::to_string(found->second.size) + " bytes");
   }
+  // A tensor that repeats its storage, as expand() makes it, takes more memory than its file.
+  constexpr double more = 1 << 26;
+  auto bytes = static_cast<double>(element);
+  for (const std::int64_t size : tensor.shape) {
+    bytes *= static_cast<double>(size);
+  }
+  if (bytes > static_cast<double>(found->second.size) + more) {
+    refuse("the tensor '" + name + "' would take " +
+           std::to_string(std::llround(bytes / (1 << 20))) + " MiB and its storage has " +
+           std::to_string(found->second.size) +
+           " bytes, which it repeats, as expand() makes it; save its contiguous() instead");
+  }
   return {.name = name,
           .dtype = tensor.dtype,
           .shape = tensor.shape,

@@ -289,6 +289,11 @@ bool onnx_adaptive_pool(OnnxCall& c) {
       c.to.node(Windows.text, {c.tensor("self")}, {{"kernel_shape", kernel}, {"strides", kernel}}));
 }
 
+// LibTorch's sort copies the values and then sorts them by no operator that a trace sees.
+TUTTI_INLINE bool onnx_sort(OnnxCall& c) {
+  return c.refuse("which export_onnx() does not write");
+}
+
 // By the factors where they were given, else by the sizes.
 TUTTI_INLINE bool onnx_resize(OnnxCall& c) {
   const std::string op = c.operation();
@@ -312,7 +317,13 @@ TUTTI_INLINE bool onnx_resize(OnnxCall& c) {
     attributes.emplace_back("cubic_coeff_a", -0.75);
   }
   std::vector<std::string> inputs{c.tensor(input), "", "", ""};
-  if (std::vector<double> factors = c.reals("scale_factors"); !factors.empty()) {
+  std::vector<double> factors = c.reals("scale_factors");
+  for (const std::string_view one : {"scales", "scales_d", "scales_h", "scales_w"}) {
+    if (c.given(one)) {
+      factors.push_back(c.real(one));
+    }
+  }
+  if (factors.size() + 2 == c.result_sizes().size()) {
     factors.insert(factors.begin(), 2, 1.0);
     inputs.pop_back();
     inputs[2] = c.to.constant(at::tensor(factors, at::kFloat));
@@ -415,6 +426,7 @@ TUTTI_INLINE OnnxOperators onnx_layers() {
           {"adaptive_max_pool1d", onnx_adaptive_pool<"GlobalMaxPool", "MaxPool">},
           {"adaptive_max_pool2d", onnx_adaptive_pool<"GlobalMaxPool", "MaxPool">},
           {"adaptive_max_pool3d", onnx_adaptive_pool<"GlobalMaxPool", "MaxPool">},
+          {"sort", onnx_sort},
           {"upsample_nearest1d", onnx_resize},
           {"upsample_nearest2d", onnx_resize},
           {"upsample_nearest3d", onnx_resize},

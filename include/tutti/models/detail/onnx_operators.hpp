@@ -246,7 +246,9 @@ TUTTI_INLINE bool onnx_log_sigmoid(OnnxCall& c) {
 TUTTI_INLINE bool onnx_softplus(OnnxCall& c) {
   OnnxFormula g{c};
   const double beta = c.real("beta", 1);
-  static_cast<void>(c.real("threshold"));  // above it both are x to the last bit but for rounding
+  if (c.real("threshold", 20) < 15) {  // above it both are x to the last bit but for rounding
+    return c.refuse("with a threshold below 15, which export_onnx() does not write");
+  }
   return c.set(g.f("Div", g.f("Softplus", g.f("Mul", g.x(), beta)), beta));
 }
 
