@@ -243,16 +243,14 @@ void export_operators(const Exporter& save) {
   });
   one("interpolation", [](T x) {
     const std::vector<double> factors{1.5, 2.5};
-    auto broken = F::InterpolateFuncOptions().scale_factor(std::vector<double>{1.7, 1.3});
-    return at::cat(
-        {at::upsample_nearest2d(x, at::OptionalIntArrayRef(), factors).flatten(1),
-         at::upsample_bilinear2d(x, {9, 4}, /*align_corners=*/false).flatten(1),
-         at::upsample_bilinear2d(x, {9, 4}, /*align_corners=*/true).flatten(1),
-         at::upsample_bicubic2d(x, {9, 12}, /*align_corners=*/false).flatten(1),
-         F::interpolate(x, broken.mode(torch::kNearest)).flatten(1),
-         F::interpolate(x, broken.mode(torch::kBilinear).align_corners(false)).flatten(1),
-         at::pixel_shuffle(x, 2).flatten(1)},
-        1);
+    return at::cat({at::upsample_nearest2d(x, at::OptionalIntArrayRef(), factors).flatten(1),
+                    at::upsample_bilinear2d(x, {9, 4}, /*align_corners=*/false).flatten(1),
+                    at::upsample_bilinear2d(x, {9, 4}, /*align_corners=*/true).flatten(1),
+                    at::upsample_bicubic2d(x, {9, 12}, /*align_corners=*/false).flatten(1),
+                    at::upsample_nearest2d(x, {10, 7}, 1.7, 1.3).flatten(1),
+                    at::upsample_bilinear2d(x, {10, 7}, false, 1.7, 1.3).flatten(1),
+                    at::pixel_shuffle(x, 2).flatten(1)},
+                   1);
   });
   one("normalisation", [](T x) {
     return at::group_norm(x, 2, at::linspace(1, 2, 4), at::linspace(0, 1, 4)) +

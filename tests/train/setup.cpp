@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -356,6 +357,29 @@ TEST_CASE("an optimizer of LibTorch and a function as schedule are logged by wha
   CHECK(logger.hyperparameters.at("optimizer/lr") == HyperparameterValue(0.3));
   CHECK_FALSE(logger.hyperparameters.contains("schedule"));
   CHECK_FALSE(logger.hyperparameters.contains("train_loader/batch_size"));
+}
+
+TEST_CASE("of one name one value is logged", "[train][setup]") {
+  struct Names final {
+    std::vector<std::string> seen{};
+    void log_hyperparameters(std::span<const Hyperparameter> values) {
+      for (const Hyperparameter& one : values) {
+        seen.emplace_back(one.name);
+      }
+    }
+  } names;
+  InMemoryLogger logger;
+  State state;
+  state.run_name = "resolved";
+  state.logger.add(logger);
+  state.logger.add(names);
+  train::log_hyperparameters(
+      state, {.hyperparameters = {{"device", "auto"}, {"run_name", "mine"}, {"own", 1}}});
+  CHECK(logger.hyperparameters.at("device") == HyperparameterValue("cpu"));
+  CHECK(logger.hyperparameters.at("run_name") == HyperparameterValue("mine"));
+  CHECK(logger.hyperparameters.at("own") == HyperparameterValue(1));
+  std::sort(names.seen.begin(), names.seen.end());
+  CHECK(std::adjacent_find(names.seen.begin(), names.seen.end()) == names.seen.end());
 }
 
 TEST_CASE("a length that makes no sense is refused", "[train][setup]") {

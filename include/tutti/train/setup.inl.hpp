@@ -253,7 +253,15 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
     }
   }
   add_folders(all, options, state);
-  all.insert(all.end(), options.hyperparameters.begin(), options.hyperparameters.end());
+  for (const auto& given : options.hyperparameters) {  // of one name there is one value
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const auto& one) { return one.first == given.first; });
+    if (known == all.end()) {
+      all.push_back(given);
+    } else if (given.first != "device" && given.first != "precision") {  // an option may be "auto"
+      known->second = given.second;
+    }
+  }
   std::vector<Hyperparameter> values;
   for (const auto& [name, value] : all) {
     values.push_back({name, value});
