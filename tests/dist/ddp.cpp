@@ -274,9 +274,10 @@ TEST_CASE("rank body: unused parameters", "[.rank]") {
     pass(*parallel);
   }
   const auto parallel = dist::wrap(model, group);
-  CHECK_THAT(error_of([&] { pass(*parallel); }),
-             ContainsSubstring("parameters got no gradient in a backward pass: b, c; expected one") &&
-                 ContainsSubstring("or set find_unused_parameters"));
+  CHECK_THAT(
+      error_of([&] { pass(*parallel); }),
+      ContainsSubstring("parameters got no gradient in a backward pass: b, c; expected one") &&
+          ContainsSubstring("or set find_unused_parameters"));
   parallel->reset();
   parallel->before_forward(true);
   const at::Tensor loss = model.weights[0].sum() + model.weights[1].sum() + model.weights[2].sum();

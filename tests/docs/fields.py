@@ -31,6 +31,8 @@ def members(header, struct):
             continue
         code, _, beside = line.partition("///<")
         code = code.strip()
+        if re.search(r"\) = (default|delete);", code):  # what every type has
+            continue
         if heading := HEADING.match(line):
             out.append(("heading", heading.group(1)))
         elif line.startswith("///<"):
