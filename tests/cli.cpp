@@ -420,6 +420,30 @@ TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {
   CHECK(reader.text() == writer.text());
 }
 
+TEST_CASE("a text of any marks comes back from the file that a program prints", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  const auto read = [&](const std::string& content) {
+    std::ofstream(path) << content;
+    TrainerOptions options;
+    Program program{"test", "Tests."};
+    program.add(options).read({"--config", path});
+    return options.run_name;
+  };
+  for (const std::string& name :
+       {std::string("run #3"), std::string("#3"), std::string("the \"best\" run"),
+        std::string("\"a\" b"), std::string("a 'b' \"c\""), std::string("back\\slash\\"),
+        std::string("\\\""), std::string("x = [y], z"), std::string("ünï")}) {
+    INFO(name);
+    TrainerOptions options;
+    Program program{"test", "Tests."};
+    program.add(options).read({"--run-name", name});
+    CHECK(read(program.text()) == name);
+  }
+  CHECK(read("run_name = 'a # \"b\"'  # which it is\r\n") == "a # \"b\"");
+  CHECK(read("run-name=\"C:\\new\"") == "C:\\new");
+}
+
 TEST_CASE("a struct of one's own is bound by the names of its members", "[cli]") {
   struct Mine {
     std::int64_t batch_size = 64;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +10,9 @@
 #include <functional>
 #include <istream>
 #include <memory>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +65,43 @@ struct Kinds {
   std::set<std::string> switches{};
 };
 
+TUTTI_INLINE std::string trimmed(std::string_view text) {
+  constexpr std::string_view blank = " \t\r\n";
+  const std::size_t first = std::min(text.find_first_not_of(blank), text.size());
+  text.remove_prefix(first);
+  return std::string(text.substr(0, text.find_last_not_of(blank) + 1));
+}
+
+// A text between quotation marks as TOML has it, in the double ones \" and \\ for " and \, and a
+// comment behind it; nothing of other values.
+TUTTI_INLINE std::optional<std::string> quoted_text(const std::string& value) {
+  if (value.empty() || (value[0] != '"' && value[0] != '\'')) {
+    return std::nullopt;
+  }
+  const char mark = value[0];
+  std::string out;
+  for (std::size_t i = 1; i < value.size(); ++i) {
+    if (value[i] == mark) {
+      const std::string behind = trimmed(std::string_view(value).substr(i + 1));
+      return behind.empty() || behind[0] == '#' ? std::optional(out) : std::nullopt;
+    }
+    const bool escapes = mark == '"' && value[i] == '\\' && i + 1 < value.size() &&
+                         (value[i + 1] == '"' || value[i + 1] == '\\');
+    i += escapes ? 1 : 0;
+    out += value[i];
+  }
+  return std::nullopt;
+}
+
+TUTTI_INLINE std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    out += c == '"' || c == '\\' ? "\\" : "";
+    out += c;
+  }
+  return out += '"';
+}
+
 // Reads a file for --config by CLI11's rules, but refuses what it takes one part of: several values
 // of one option, in a line or in lines apart, and a switch without a value.
 class ConfigFile final : public CLI::ConfigBase {
@@ -70,8 +110,28 @@ class ConfigFile final : public CLI::ConfigBase {
       : kinds_(std::move(kinds)), app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> items;
+    std::stringstream others;
+    bool in_section = false;
+    for (std::string line; std::getline(in, line);) {
+      CLI::ConfigItem item;
+      item.name = trimmed(std::string_view(line).substr(0, line.find('=')));
+      in_section = in_section || item.name.starts_with('[');
+      const auto text = in_section || !may_be_quoted(item.name) || line.find('=') == line.npos
+                            ? std::nullopt
+                            : quoted_text(trimmed(line.substr(line.find('=') + 1)));
+      if (text) {  // CLI11 2.1 ends it at a # and knows no \"
+        item.inputs = {*text};
+        items.push_back(std::move(item));
+      } else {
+        others << line << '\n';
+      }
+    }
+    for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(others)) {
+      items.push_back(std::move(item));
+    }
     std::vector<CLI::ConfigItem> read;
-    for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(in)) {
+    for (CLI::ConfigItem& item : items) {
       name(item);
       const auto known = std::find_if(read.begin(), read.end(), [&](const CLI::ConfigItem& one) {
         return one.fullname() == item.fullname();
@@ -87,6 +147,13 @@ class ConfigFile final : public CLI::ConfigBase {
   }
 
  private:
+  [[nodiscard]] bool may_be_quoted(std::string flag) const {
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    return flag.find_first_not_of(
+               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == flag.npos &&
+           !kinds_->lists.contains(flag);
+  }
+
   // Members' names have '_' where flags have '-'.
   void name(CLI::ConfigItem& item) const {
     const auto is_known = [this](const std::string& flag) {
@@ -192,8 +259,11 @@ TUTTI_INLINE std::string Program::text() const {
     const auto* words = value.get_if<std::string>();
     if (words == nullptr || !words->empty()) {
       out += name + " = ";
-      out += words != nullptr ? '"' + *words + '"'
-                              : value.visit([](const auto& v) { return detail::text_of(v); });
+      if (words == nullptr) {
+        out += value.visit([](const auto& v) { return detail::text_of(v); });
+      } else {
+        out += line_->kinds->lists.contains(name) ? '"' + *words + '"' : detail::in_quotes(*words);
+      }
       out += '\n';
     }
   }
