@@ -110,7 +110,7 @@ class ConfigFile final : public CLI::ConfigBase {
       : kinds_(std::move(kinds)), app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
-    std::vector<CLI::ConfigItem> items;
+    std::vector<CLI::ConfigItem> given;
     std::stringstream others;
     bool in_section = false;
     for (std::string line; std::getline(in, line);) {
@@ -122,16 +122,16 @@ class ConfigFile final : public CLI::ConfigBase {
                             : quoted_text(trimmed(line.substr(line.find('=') + 1)));
       if (text) {  // CLI11 2.1 ends it at a # and knows no \"
         item.inputs = {*text};
-        items.push_back(std::move(item));
+        given.push_back(std::move(item));
       } else {
         others << line << '\n';
       }
     }
     for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(others)) {
-      items.push_back(std::move(item));
+      given.push_back(std::move(item));
     }
     std::vector<CLI::ConfigItem> read;
-    for (CLI::ConfigItem& item : items) {
+    for (CLI::ConfigItem& item : given) {
       name(item);
       const auto known = std::find_if(read.begin(), read.end(), [&](const CLI::ConfigItem& one) {
         return one.fullname() == item.fullname();
