@@ -324,7 +324,7 @@ TEST_CASE("what no file can have is refused", "[models][export_onnx]") {
   CHECK_THAT(refusal([](T x, T w) { return x.atan2(w); }),
              ContainsSubstring("'weight' calls aten::atan2, which export_onnx() does not write"));
   CHECK_THAT(refusal([](T x, T w) { return std::get<0>(x.add(w).sort()); }),
-             ContainsSubstring("calls aten::sort, which export_onnx() does not write"));
+             ContainsSubstring("calls aten::sort which export_onnx() does not write"));
   CHECK_THAT(refusal([](T x, T w) { return at::softplus(x.add(w), 1, 1); }),
              ContainsSubstring("calls aten::softplus with a threshold below 15"));
   CHECK_THAT(refusal([](T x, T) { return x.sum().item<double>() > 0 ? x.relu() : x.neg(); }),
