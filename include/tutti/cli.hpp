@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/time_or_function.hpp>
 #include <tutti/failure.hpp>
