@@ -1,5 +1,6 @@
 #include <tutti/loggers/dashboard.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <stdexcept>
@@ -108,14 +109,20 @@ TEST_CASE("a dashboard's file tells all of a run, and the report shows it",
 
 TEST_CASE("the files of a resumed run go on", "[loggers][dashboard][resume]") {
   const TemporaryFolder folder;
+  tutti::Archive saved;
   for (const int times : {0, 1}) {
     Dashboard dashboard = quiet(folder);
     FakeRun run{dashboard, "9ep"};
     if (times == 1) {
       run.state.timestamp = run.state.timestamp.to_next_batch(16);
+      dashboard.load(saved);
     }
     run.fire(tutti::AfterLoad{});
     run.batch();
+    run.state.log_metrics({{"behind", 3}});  // of step 1, where a checkpoint is written
+    if (times == 0) {
+      dashboard.save(saved);
+    }
     run.state.logger.log_images({.name = "i", .images = at::rand({3, 4, 4})}, 1);
     dashboard.close(run.state);
   }
@@ -123,7 +130,12 @@ TEST_CASE("the files of a resumed run go on", "[loggers][dashboard][resume]") {
   tutti::detail::RunRecord record{folder.path()};
   record.poll();
   CHECK(record.facts().images.size() == 2);
-  CHECK(record.facts().series.front().series.points() == 2);  // of the batches 0 and 1
+  const auto& series = record.facts().series;
+  CHECK(series.front().series.points() == 2);  // of the batches 0 and 1
+  const auto behind = std::find_if(series.begin(), series.end(),
+                                   [](const auto& one) { return one.name == "behind"; });
+  REQUIRE(behind != series.end());
+  CHECK(behind->series.points() == 2);  // at the steps 1 and 2
 
   Dashboard anew = quiet(folder);
   FakeRun run{anew, "1ep"};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/loggers/csv.hpp>
@@ -22,6 +24,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -61,6 +64,13 @@ std::string outline(const std::vector<Json>& lines) {
   }
   return out;
 }
+
+// Logs at the end of a batch, so at the step of a checkpoint that is written there.
+struct LogsBehind {
+  void apply(tutti::BatchEnd, tutti::State& state) const {
+    state.log_metrics({{"behind", state.timestamp.batch * 10}});
+  }
+};
 
 struct Crash {
   void apply(tutti::BatchEnd, const tutti::State& state) const {
@@ -170,6 +180,43 @@ TEST_CASE("a resumed run appends, and a line that a crash left half is removed",
   CHECK(outline(lines).ends_with("end 6"));
 }
 
+TEST_CASE("nothing of the checkpoint's step is missing behind a resumed run's start",
+          "[loggers][resume]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  const std::string checkpoint = (folder / "saved").string();
+  {
+    tutti::Trainer trainer{
+        tiny::net(), options("6ba"), JSONLinesLogger{.filename = path.string()}, LogsBehind{},
+        tutti::CheckpointSaver{
+            .folder = checkpoint, .filename = "ba{batch}", .save_interval = "4ba"}};
+    trainer.fit();
+  }
+  {
+    tutti::Trainer trainer{tiny::net(), options("6ba", checkpoint + "/ba4"),
+                           JSONLinesLogger{.filename = path.string()}, LogsBehind{}};
+    trainer.fit();
+  }
+  std::map<std::int64_t, double> behind;  // by the rule that docs/loggers.md gives readers
+  for (const Json& line : lines_of(path)) {
+    if (line["type"].string() == "start") {
+      behind.erase(behind.lower_bound(line["step"].integer()), behind.end());
+    } else if (line["type"].string() == "metrics" && line["values"].contains("behind")) {
+      behind[line["step"].integer()] = line["values"]["behind"].number();
+    }
+  }
+  CHECK(behind ==
+        std::map<std::int64_t, double>{{1, 10}, {2, 20}, {3, 30}, {4, 40}, {5, 50}, {6, 60}});
+
+  // A run that has no such logger lacks nothing.
+  Warnings warnings;
+  tutti::Trainer without{tiny::net(), options("6ba", checkpoint + "/ba4"), LogsBehind{}};
+  without.fit();
+  for (const std::string& text : warnings.texts) {
+    CHECK(text.find("JSONLinesLogger") == std::string::npos);
+  }
+}
+
 TEST_CASE("a half line that cannot be removed is ended before the next one", "[loggers][resume]") {
   const int file = ::memfd_create("tutti", MFD_ALLOW_SEALING);  // a disk that lets nothing shrink
   REQUIRE(file >= 0);
@@ -239,6 +286,16 @@ TEST_CASE("a run with autoresume that died before its first checkpoint goes on i
   const std::string table = read_bytes(folder / "metrics.csv");
   CHECK(std::count(table.begin(), table.end(), '\n') ==
         6);  // the head, and steps 0 to 4, each once
+}
+
+TEST_CASE("a run that a signal ended has stopped", "[loggers]") {
+  const TemporaryFolder folder;
+  JSONLinesLogger logger{.filename = (folder / "m.jsonl").string()};
+  FakeRun run{logger, "1ep"};
+  run.fire(tutti::AfterLoad{});
+  run.state.logger.log_result({.state = run.state, .complete = false});
+  logger.close(run.state);
+  CHECK(lines_of(folder / "m.jsonl").back()["status"].string() == "stopped");
 }
 
 TEST_CASE("a file that cannot be written is refused at once, with the reason", "[loggers]") {

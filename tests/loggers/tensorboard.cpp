@@ -194,6 +194,40 @@ TEST_CASE("a step is one event, an evaluation adds the page HParams", "[loggers]
         "_hparams_/session_end_info\n");
 }
 
+TEST_CASE("what was logged at a checkpoint's step is in the resumed run's file too",
+          "[loggers][resume]") {
+  const TemporaryFolder folder;
+  tutti::Archive saved;
+  {
+    TensorBoardLogger logger{.log_dir = (folder / "first").string()};
+    FakeRun run{logger, "2ep"};
+    run.fire(tutti::AfterLoad{});
+    run.batch();
+    run.state.log_metrics({{"lr", 0.5}});
+    logger.save(saved);
+    run.batch();  // behind the checkpoint: the resumed run does that again
+  }
+  for (const int rank : {0, 1}) {  // the checkpoint has rank 0's
+    const auto name = std::string("second") + std::to_string(rank);
+    TensorBoardLogger resumed{.log_dir = (folder / name).string(), .rank_zero_only = false};
+    FakeRun run{resumed, "2ep", rank};
+    run.state.timestamp = run.state.timestamp.to_next_batch(16);
+    resumed.load(saved);
+    run.fire(tutti::AfterLoad{});
+    run.batch();
+    resumed.close(run.state);
+    INFO(rank);
+    CHECK(outline(files_in(folder / name).at(0)) ==
+          std::string("0: brain.Event:2\n"
+                      "1: session 1\n"
+                      "1: ") +
+              (rank == 0 ? "lr=0.500000 " : "") +
+              "loss/train/total=0.500000 time/batch=1.000000\n"
+              "2: hyperparameters/text_summary _hparams_/session_start_info "
+              "_hparams_/session_end_info\n");
+  }
+}
+
 TEST_CASE("a record has its length, two sums and the data", "[loggers][golden]") {
   // What tensorboard 2.21's own RecordWriter makes of b"abc".
   CHECK(tensorboard::record("abc") ==

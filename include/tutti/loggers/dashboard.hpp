@@ -19,10 +19,12 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
+#include <tutti/loggers/detail/step_metrics.hpp>
 #include <tutti/loggers/run_path.hpp>
 
 namespace tutti::detail {
@@ -100,7 +102,8 @@ struct Dashboard final {
     std::string plan{};
     std::string values{};  // of `step`, as the inside of a JSON object
     std::int64_t step = 0;
-    std::int64_t images = 0;  // number of the next one
+    detail::StepMetrics latest{};  // which a checkpoint keeps
+    std::int64_t images = 0;       // number of the next one
     std::chrono::steady_clock::time_point next_flush{};
     std::string address{};
     int rank = 0;
@@ -121,6 +124,10 @@ struct Dashboard final {
 
   /// Ends the file with a line that tells how the run ended, and writes the report.
   void close(const State& state);
+
+  /// Saves the metrics of the checkpoint's step, which a resumed run writes again.
+  void save(Archive& archive) const { run.latest.save(archive); }
+  void load(const Archive& archive) { run.latest.load(archive); }
 
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
   void log_hyperparameters(std::span<const Hyperparameter> values);

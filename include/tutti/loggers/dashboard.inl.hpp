@@ -194,6 +194,8 @@ TUTTI_INLINE void Dashboard::apply(AfterLoad, const State& state) {
     first += detail::json_line("plan", step, ", \"text\": " + detail::json_utf8(run.plan));
   }
   run.file.begin(step > 0 || state.autoresume, overwrite, first, /*cut=*/true);
+  run.latest.give_again(state, *this);
+  write_values();  // a line of its own: what follows may have the same names
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder() + "/dashboard", error), end;
        !error && at != end; at.increment(error)) {
@@ -251,6 +253,7 @@ TUTTI_INLINE void Dashboard::log_metrics(std::span<const LoggedMetric> metrics, 
     run.step = step;
   }
   detail::append_json_metrics(run.values, metrics);
+  run.latest.add(metrics, step);
 }
 
 TUTTI_INLINE void Dashboard::log_hyperparameters(std::span<const Hyperparameter> values) {

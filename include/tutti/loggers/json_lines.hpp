@@ -7,11 +7,13 @@
 #include <string_view>
 
 #include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/json_line.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
+#include <tutti/loggers/detail/step_metrics.hpp>
 #include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
@@ -23,7 +25,8 @@ namespace tutti {
 ///
 /// docs/loggers.md lists the objects. A step's metrics make one line, written when the batch ends;
 /// NaN and infinities are the strings "NaN", "Infinity", "-Infinity"; text is UTF-8. A line is
-/// written whole. A resumed run appends, with a line of type "start" that tells at which step.
+/// written whole. A resumed run appends, with a line of type "start" that tells at which step, and
+/// what had been logged at that step when the checkpoint was written.
 struct JSONLinesLogger final {
   static constexpr std::string_view name = "JSONLinesLogger";
   static constexpr About about{.reads_gradients = false};
@@ -43,7 +46,9 @@ struct JSONLinesLogger final {
     detail::LogFile file{};
     std::string values{};  // of `step`, as the inside of a JSON object
     std::int64_t step = 0;
+    detail::StepMetrics latest{};  // which a checkpoint keeps
     bool speaks = true;
+    bool stopped = false;  // by a signal
   } run{};
 
   void validate() const;
@@ -59,9 +64,14 @@ struct JSONLinesLogger final {
   /// Ends the file with a line that tells how the run ended.
   void close(const State& state);
 
+  /// Saves the metrics of the checkpoint's step, which a resumed run writes again.
+  void save(Archive& archive) const { run.latest.save(archive); }
+  void load(const Archive& archive) { run.latest.load(archive); }
+
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
   void log_hyperparameters(std::span<const Hyperparameter> values);
   void log_table(const LoggedTable& table, std::int64_t step);
+  void log_result(const LoggedResult& result) { run.stopped = !result.complete; }
 
  private:
   void sync(const State& state);

@@ -30,6 +30,8 @@ TUTTI_INLINE void JSONLinesLogger::apply(AfterLoad, const State& state) {
                             ", \"rank\": " + std::to_string(state.rank) +
                             ", \"world_size\": " + std::to_string(state.world_size));
   run.file.begin(step > 0 || state.autoresume, overwrite, start, /*cut=*/true);
+  run.latest.give_again(state, *this);
+  write_values();  // a line of its own: what follows may have the same names
 }
 
 TUTTI_INLINE void JSONLinesLogger::apply(BatchEnd, const State& state) {
@@ -51,7 +53,9 @@ TUTTI_INLINE void JSONLinesLogger::apply(FitEnd, const State& state) {
 TUTTI_INLINE void JSONLinesLogger::close(const State& state) {
   if (run.file.is_open()) {
     write_values();
-    const std::string_view status = detail::run_failed() ? "failed" : "finished";
+    const std::string_view status = detail::run_failed() ? "failed"
+                                    : run.stopped        ? "stopped"
+                                                         : "finished";
     run.file.add(detail::json_line("end", state.timestamp.batch,
                                    ", \"status\": " + detail::json_utf8(status)));
     const bool written = run.file.has_begun();
@@ -72,6 +76,7 @@ TUTTI_INLINE void JSONLinesLogger::log_metrics(std::span<const LoggedMetric> met
     run.step = step;
   }
   detail::append_json_metrics(run.values, metrics);
+  run.latest.add(metrics, step);
 }
 
 TUTTI_INLINE void JSONLinesLogger::log_hyperparameters(std::span<const Hyperparameter> values) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/detail/crc.hpp>
 #include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/event.hpp>
@@ -28,6 +29,7 @@
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/detail/picture_grid.hpp>
 #include <tutti/loggers/detail/png.hpp>
+#include <tutti/loggers/detail/step_metrics.hpp>
 #include <tutti/loggers/detail/text.hpp>
 #include <tutti/loggers/run_path.hpp>
 
@@ -133,7 +135,8 @@ namespace tutti {
 /// Metrics are scalars, tables are text, pictures are tiled into one image per name and step. The
 /// hyperparameters are on the pages Text and HParams; there at the end of every evaluation with
 /// the latest losses and metrics as `hparams/<name>`. A resumed run adds a file in which
-/// TensorBoard sees that the steps since the checkpoint are repeated.
+/// TensorBoard sees that the steps since the checkpoint are repeated; metrics of the checkpoint's
+/// own step are in both, its tables and pictures in the first, where TensorBoard passes over them.
 /// Source: MosaicML Composer, `composer.loggers.TensorboardLogger`.
 struct TensorBoardLogger final {
   static constexpr std::string_view name = "TensorBoardLogger";
@@ -151,6 +154,7 @@ struct TensorBoardLogger final {
     detail::LogFile file{};
     detail::Message summary{};  // of `step`
     std::int64_t step = 0;
+    detail::StepMetrics latest{};  // which a checkpoint keeps
     detail::Config config{};
     detail::LatestValues results{};  // losses and metrics, for the page HParams
     bool config_written = false;
@@ -174,6 +178,10 @@ struct TensorBoardLogger final {
 
   /// Writes how the run ended and closes the file.
   void close(const State& state);
+
+  /// Saves the metrics of the checkpoint's step, which a resumed run writes again.
+  void save(Archive& archive) const { run.latest.save(archive); }
+  void load(const Archive& archive) { run.latest.load(archive); }
 
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
   void log_hyperparameters(std::span<const Hyperparameter> values) {

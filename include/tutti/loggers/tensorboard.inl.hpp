@@ -132,6 +132,7 @@ TUTTI_INLINE void TensorBoardLogger::apply(AfterLoad, const State& state) {
     write(detail::tensorboard::restart(now(), state.timestamp.batch));
   }
   run.file.begin(/*resumed=*/true, /*overwrite=*/false);
+  run.latest.give_again(state, *this);
 }
 
 TUTTI_INLINE void TensorBoardLogger::apply(BatchEnd, const State& state) {
@@ -185,6 +186,7 @@ TUTTI_INLINE void TensorBoardLogger::log_metrics(std::span<const LoggedMetric> m
     return;
   }
   at_step(step);
+  run.latest.add(metrics, step);
   for (const LoggedMetric& metric : metrics) {
     add(detail::tensorboard::scalar(metric.name, metric.value));
     if (metric.name.find("metric") != std::string_view::npos ||

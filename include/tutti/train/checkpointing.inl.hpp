@@ -5,10 +5,13 @@
 
 namespace tutti::train::detail {
 
-TUTTI_INLINE void save_policies(const PolicyStates& policies, const State& state, Archive& archive,
+// What loggers keep is in a place of its own: nothing is amiss when it is not wanted, or not there.
+TUTTI_INLINE void save_policies(const PolicyStates& policies, const State& state, Archive& run,
                                 checkpoint::PartPlaces* parts) {
+  run.child("policies");  // there is one, empty or not
   for (const PolicyState& policy : policies) {
     if (policy.save != nullptr) {
+      Archive& archive = run.child(policy.logs ? "loggers" : "policies");
       TUTTI_CHECK(!archive.contains(policy.name),
                   "checkpoint: two policies of the recipe are called \"", policy.name,
                   "\"; give one of them a `name` of its own");
@@ -31,11 +34,20 @@ TUTTI_INLINE void prepare_policies(const PolicyStates& policies, State& state,
   }
 }
 
-TUTTI_INLINE void load_policies(const PolicyStates& policies, const Archive& archive,
+TUTTI_INLINE void load_policies(const PolicyStates& policies, const Archive& run,
                                 RunLoadReport& report) {
+  const Archive none;
+  const Archive& archive = run.contains("policies") ? run.child("policies") : none;
   std::vector<std::string> left = archive.names();
   for (const PolicyState& policy : policies) {
     if (policy.load == nullptr) {
+      continue;
+    }
+    if (policy.logs) {
+      const std::string place = "loggers/" + std::string(policy.name);
+      if (run.contains(place)) {
+        policy.load(policy.policy, run.child(place));
+      }
       continue;
     }
     const bool there = archive.contains(policy.name);
@@ -410,7 +422,7 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   }
   if (!options.weights_only) {
     save_run(state, run, saver, snapshot.state, options.metrics, parts);
-    detail::save_policies(policies, state, snapshot.state.child("policies"), parts);
+    detail::save_policies(policies, state, snapshot.state, parts);
     if (parts == nullptr) {
       save_rank_states(policies, *dist::data_group(state), snapshot.state.child("rng"));
     } else if (state.spread == nullptr || state.spread->tensor_group()->rank() == 0) {
@@ -488,10 +500,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   detail::on_every_rank(*state.communicator, [&] {
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report, source != nullptr && options.shards > 0);
-      detail::load_policies(
-          policies,
-          snapshot.state.contains("policies") ? snapshot.state.child("policies") : Archive(),
-          report);
+      detail::load_policies(policies, snapshot.state, report);
     }
   });
   if (!options.weights_only && snapshot.state.contains("rng")) {

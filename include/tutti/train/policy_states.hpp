@@ -24,6 +24,7 @@ namespace tutti::train {
 /// A policy of whatever type as checkpoints see it; lives no longer than the policy.
 struct PolicyState {
   std::string_view name;
+  bool logs = false;  ///< a logger: what it keeps is no part of the training
   void* policy = nullptr;
   Rng* rng = nullptr;                  ///< null: it draws nothing
   checkpoint::Saver* saver = nullptr;  ///< that it asks to write for; null: it has none, or is off
@@ -114,7 +115,10 @@ void add_checkpoint_hooks(PolicyState& out) {
 /// What checkpoints have to know of `policy`; after Init, since which its saver is valid.
 template <class P>
 PolicyState policy_state(P& policy) {
-  PolicyState out{.name = name_of<P>(), .policy = &policy, .rng = rng_of(policy)};
+  PolicyState out{.name = name_of<P>(),
+                  .logs = tutti::detail::deduce_role<P>() == Role::logger,
+                  .policy = &policy,
+                  .rng = rng_of(policy)};
   using Own = tutti::detail::Unswitched<P>;
   [[maybe_unused]] Own& inner = tutti::detail::unswitched(policy);
   if constexpr (has_saver<P>) {
