@@ -73,6 +73,18 @@ TEST_CASE("examples that disagree in number ask for a function", "[data]") {
                     ContainsSubstring("give DataSpec a num_samples function"));
   const DataSpec spec{std::vector<Batch>{}, {.num_samples = [](const Batch&) { return 1; }}};
   CHECK(spec.num_samples(odd) == 1);
+  CHECK_THROWS_WITH(DataSpec{}.num_samples(Batch({{"a", at::Tensor()}})),
+                    ContainsSubstring("the batch's \"a\" is an undefined tensor; leave it out"));
+  const DataSpec nothing{std::vector<Batch>{}, {.split_batch = [](const Batch&, std::int64_t) {
+                           return std::vector<Batch>();
+                         }}};
+  CHECK_THROWS_WITH(nothing.split(odd, 2), ContainsSubstring("split_batch gave no microbatch"));
+  const DataSpec negative{std::vector<Batch>{},
+                          {.num_samples = [](const Batch&) { return -1; },
+                           .num_tokens = [](const Batch&) { return tutti::TokenCount(3, -2); }}};
+  CHECK_THROWS_WITH(negative.num_samples(odd),
+                    ContainsSubstring("num_samples gave -1 for a batch, expected 0 or more"));
+  CHECK_THROWS_WITH(negative.num_tokens(odd), ContainsSubstring("num_tokens gave 3 tokens and -2"));
 }
 
 TEST_CASE("given functions replace the defaults", "[data][law]") {

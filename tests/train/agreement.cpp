@@ -4,12 +4,17 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/optim/annealing.hpp>
+#include <tutti/optim/sgd.hpp>
+
 #include "support/catch.hpp"
 #include "support/thread_ranks.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
 using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
 using Names = std::vector<std::string>;
 
@@ -74,6 +79,53 @@ TEST_CASE("ranks with different options are told of the first difference", "[tra
   CHECK_THAT(refused(usual, other)[2],
              EndsWith("rank 2 has [load_ignore_keys = state/optimizers, rng] where rank 0 has "
                       "[load_ignore_keys = ]; give every rank the same"));
+}
+
+TEST_CASE("ranks with other optimizers or schedules are refused", "[train][dist]") {
+  const TrainerOptions usual{.optimizer = SGD{.lr = 0.1}, .schedule = Linear{.alpha_f = 0.5}};
+  CHECK(refused(usual, usual) == Names(3, "nothing"));
+  TrainerOptions other = usual;
+  other.optimizer = SGD{.lr = 0.1000001};
+  CHECK_THAT(
+      refused(usual, other)[0],
+      EndsWith("rank 2 has [optimizer/lr = 0.1000001] where rank 0 has [optimizer/lr = 0.1]; "
+               "give every rank the same"));
+  other = usual;
+  other.schedule = Linear{.alpha_f = 0};
+  CHECK_THAT(refused(usual, other)[1],
+             EndsWith("rank 2 has [schedule/alpha_f = 0] where rank 0 has "
+                      "[schedule/alpha_f = 0.5]; give every rank the "
+                      "same"));
+  TrainerOptions two;
+  two.optimizers = {{.name = "critic", .optimizer = SGD{.lr = 0.1}}};
+  other = two;
+  other.optimizers[0].optimizer = SGD{.lr = 0.2};
+  CHECK_THAT(refused(two, other)[1], EndsWith("rank 2 has [optimizer/critic/lr = 0.2] where rank 0 "
+                                              "has [optimizer/critic/lr = 0.1]; give every rank "
+                                              "the same"));
+}
+
+TEST_CASE("algorithms that differ by rank are warned of", "[train][dist]") {
+  const auto says = [](const tutti::detail::Constants& last) {
+    std::vector<Names> texts(3);
+    const tutti::detail::Constants usual{{"LocalSGD/interval", "2ba"}, {"MixUp/alpha", 0.2}};
+    const Names thrown = ThreadRanks::run(3, [&](dist::Communicator& world) {
+      Warnings warnings;
+      train::warn_of_other_algorithms(world.rank() == 2 ? last : usual, world);
+      texts[static_cast<std::size_t>(world.rank())] = warnings.texts;
+    });
+    CHECK(thrown == Names(3, "nothing"));
+    CHECK((texts[1].empty() && texts[2].empty()));
+    return texts[0];
+  };
+  CHECK(says({{"LocalSGD/interval", "2ba"}, {"MixUp/alpha", 0.2}}).empty());
+  CHECK(
+      says({{"LocalSGD/interval", "3ba"}, {"MixUp/alpha", 0.2}}) ==
+      Names{"the ranks have different algorithms: rank 2 has [LocalSGD/interval = 3ba] where rank "
+            "0 has [LocalSGD/interval = 2ba]; they train one model, and may wait for each other "
+            "in vain: give every rank the same"});
+  CHECK_THAT(says({{"LocalSGD/interval", "2ba"}}).at(0),
+             ContainsSubstring("rank 2 has nothing where rank 0 has [MixUp/alpha = 0.2]"));
 }
 
 TEST_CASE("ranks that average gradients differently are refused", "[train][dist]") {

@@ -134,7 +134,7 @@ TEST_CASE("an engine behind one type says of its recipe what the recipe says", "
   CHECK(folds.any.step_taker().empty());
   CHECK_FALSE(folds.any.has_savers());
   CHECK(folds.any.states().size() == 2);
-  CHECK_FALSE(folds.any.constants().empty());
+  CHECK_FALSE(folds.any.constants(/*algorithms=*/false).empty());
 
   Adapted<GradientClipping, EMA, SAM> takes;
   CHECK_FALSE(takes.any.fold_plan());

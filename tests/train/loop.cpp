@@ -173,6 +173,38 @@ TEST_CASE("a length in a unit that never passes is refused, not trained for ever
   Trainer<> tokens{tiny::net(), options(tiny::batches(3), "100tok")};
   CHECK_THROWS_WITH(tokens.fit(), ContainsSubstring("max_duration is 100tok, and the batches have "
                                                     "no tokens; give DataSpec a num_tokens"));
+  Trainer<> examples{
+      tiny::net(),
+      options({tiny::batches(3), {.num_samples = [](const tutti::Batch&) { return 0; }}}, "9sp")};
+  CHECK_THROWS_WITH(examples.fit(), ContainsSubstring("the batches have no examples"));
+}
+
+TEST_CASE("parameters that are unfrozen behind the trainer's back are warned of once",
+          "[train][loop]") {
+  const auto net = tiny::net();
+  net->in->weight.requires_grad_(false);
+  net->in->bias.requires_grad_(false);
+  Trainer<> trainer{net,
+                    {.train = tiny::batches(2),
+                     .max_duration = "4ep",
+                     .optimizer = tutti::SGD{.lr = 0.1},
+                     .progress_bar = false}};
+  const auto said = [&] {
+    const Warnings warnings;
+    trainer.fit({.duration = "1ep"});
+    return warnings.texts;
+  };
+  CHECK(said().empty());
+  net->in->weight.requires_grad_(true);
+  const std::vector<std::string> first = said();
+  REQUIRE(first.size() == 1);
+  CHECK_THAT(first[0], ContainsSubstring("1 parameters that were frozen when the trainer was made "
+                                         "require a gradient now, and are in no optimizer, so they "
+                                         "are not trained: in.weight; unfreeze"));
+  CHECK(said().empty());
+  net->in->bias.requires_grad_(true);
+  trainer.state().optimizers.front()->param_groups()[0].params().push_back(net->in->bias);
+  CHECK(said().empty());
 }
 
 TEST_CASE("a loss that is not a number is told of once, with its batch", "[train][loop]") {

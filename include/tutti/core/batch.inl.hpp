@@ -52,12 +52,15 @@ TUTTI_INLINE const at::Tensor& Batch::targets() const {
 TUTTI_INLINE std::int64_t Batch::num_samples() const {
   std::int64_t count = -1;
   for (const auto& [name, tensor] : entries_) {
+    TUTTI_CHECK(tensor.defined(), "the batch's \"", name,
+                "\" is an undefined tensor; leave it out");
     if (tensor.dim() > 0) {
       TUTTI_CHECK(count < 0 || tensor.size(0) == count,
                   "the batch's tensors disagree on the "
                   "number of examples: \"",
                   name, "\" has ", tensor.size(0), ", others have ", count,
-                  "; give DataSpec a num_samples function");
+                  "; give DataSpec a num_samples function, and a split_batch function where there "
+                  "are microbatches");
       count = tensor.size(0);
     }
   }

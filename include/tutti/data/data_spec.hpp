@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/loader.hpp>
 
 namespace tutti {
@@ -63,7 +64,12 @@ class DataSpec {
   /// a warning once.
   [[nodiscard]] std::vector<Batch> split(const Batch& batch, std::int64_t size) const {
     if (hooks.split_batch) {
-      return hooks.split_batch(batch, size);
+      std::vector<Batch> own = hooks.split_batch(batch, size);
+      TUTTI_CHECK_VALUE(!own.empty(),
+                        "DataSpec: split_batch gave no microbatch of a batch, expected "
+                        "one or more, of at most ",
+                        size, " examples each");
+      return own;
     }
     std::vector<Batch> parts = batch.split(size);
     if (parts.size() == 1 && size > batch.num_samples()) {
@@ -73,14 +79,27 @@ class DataSpec {
     return parts;
   }
 
-  /// Examples of a batch.
+  /// Examples of a batch. Throws c10::ValueError when the function gives less than 0.
   [[nodiscard]] std::int64_t num_samples(const Batch& batch) const {
-    return hooks.num_samples ? hooks.num_samples(batch) : batch.num_samples();
+    if (!hooks.num_samples) {
+      return batch.num_samples();
+    }
+    const std::int64_t count = hooks.num_samples(batch);
+    TUTTI_CHECK_VALUE(count >= 0, "DataSpec: num_samples gave ", count,
+                      " for a batch, expected 0 or more");
+    return count;
   }
 
-  /// Tokens of a batch.
+  /// Tokens of a batch. Throws c10::ValueError when the function gives less than 0.
   [[nodiscard]] TokenCount num_tokens(const Batch& batch) const {
-    return hooks.num_tokens ? hooks.num_tokens(batch) : TokenCount(batch.num_tokens());
+    if (!hooks.num_tokens) {
+      return {batch.num_tokens()};
+    }
+    const TokenCount count = hooks.num_tokens(batch);
+    TUTTI_CHECK_VALUE(count.total >= 0 && count.loss_generating >= 0, "DataSpec: num_tokens gave ",
+                      count.total, " tokens and ", count.loss_generating,
+                      " that the loss is of for a batch, expected 0 or more of both");
+    return count;
   }
 
   /// Those of a batch that its loss is a mean of. Without num_tokens: where "labels" (int64, at

@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -23,7 +24,8 @@ namespace tutti::train {
 /// saves, how batches are cut and gradients averaged. Each is a line, "save_interval = 1ep".
 ///
 /// Those that each rank may have for itself are not among them: what it prints, its device, its
-/// data, where its files are. dist::ShardingOptions are compared when the model is sharded.
+/// data, where its files are. dist::ShardingOptions are compared when the model is sharded. Of
+/// optimizers and schedules the hyperparameters are, where they can be listed.
 std::vector<std::string> common_options(const TrainerOptions& options);
 std::vector<std::string> common_options(const FitOptions& options);
 
@@ -36,6 +38,11 @@ void check_common_options(const Options& options, dist::Communicator& world) {
     check_common_options(common_options(options), world);
   }
 }
+
+/// Warns at rank 0 of algorithms whose hyperparameters differ by rank; a collective. They are
+/// compared as text: one may have a member that is each rank's own.
+void warn_of_other_algorithms(const tutti::detail::Constants& algorithms,
+                              dist::Communicator& world);
 
 }  // namespace tutti::train
 

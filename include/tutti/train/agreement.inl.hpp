@@ -13,10 +13,10 @@ std::string option_text(const T& value) {
     return value ? "true" : "false";
   } else if constexpr (std::same_as<T, CountOrAuto>) {
     return value.automatic ? "auto" : std::to_string(value.count);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return tutti::detail::shortest_text(value);
   } else if constexpr (std::is_arithmetic_v<T>) {
-    std::ostringstream out;
-    out << value;
-    return out.str();
+    return std::to_string(value);
   } else if constexpr (std::same_as<T, std::vector<std::string>>) {
     std::string out;
     for (const std::string& one : value) {
@@ -30,6 +30,50 @@ std::string option_text(const T& value) {
   } else {
     return std::string(value);
   }
+}
+
+// "optimizer/lr = 0.1"
+TUTTI_INLINE void add_lines(std::vector<std::string>& out, const std::string& prefix,
+                            const tutti::detail::Constants& constants) {
+  for (const auto& [name, value] : constants) {
+    out.push_back(prefix + name + " = " +
+                  value.visit([](const auto& held) { return option_text(held); }));
+  }
+}
+
+// The first line that another rank has where rank 0 has another; empty: there is none.
+TUTTI_INLINE std::string first_difference(const std::vector<std::string>& lines,
+                                          dist::Communicator& world) {
+  std::string text;
+  for (const std::string& line : lines) {
+    text += line + '\n';
+  }
+  tutti::detail::Xxh64 hash;
+  hash.update(text.data(), text.size());
+  const std::vector<std::string> hashes = world.all_gather_bytes(hash.text());
+  const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                  [&](const std::string& one) { return one != hashes.front(); });
+  if (other == hashes.end()) {
+    return {};
+  }
+  const std::vector<std::string> texts = world.all_gather_bytes(text);
+  const auto rank = static_cast<std::size_t>(other - hashes.begin());
+  std::istringstream first(texts.front());
+  std::istringstream second(texts[rank]);
+  std::string of_first;
+  std::string of_second;
+  bool more = true;
+  while (more && of_first == of_second) {
+    of_first.clear();
+    of_second.clear();
+    more = static_cast<bool>(std::getline(first, of_first));
+    more = static_cast<bool>(std::getline(second, of_second)) || more;
+  }
+  const auto shown = [](const std::string& line) {
+    return line.empty() ? "nothing" : "[" + line + "]";
+  };
+  return "rank " + std::to_string(rank) + " has " + shown(of_second) + " where rank 0 has " +
+         shown(of_first);
 }
 
 }  // namespace detail
@@ -54,6 +98,12 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
     optimizers.push_back(one.name);
   }
   add("optimizers", optimizers);
+  detail::add_lines(out, "optimizer/", o.optimizer.constants());
+  detail::add_lines(out, "schedule/", o.schedule.constants());
+  for (const NamedOptimizer& one : o.optimizers) {
+    detail::add_lines(out, "optimizer/" + one.name + "/", one.optimizer.constants());
+    detail::add_lines(out, "schedule/" + one.name + "/", one.schedule.constants());
+  }
   add("scale_schedule_ratio", o.scale_schedule_ratio);
   add("step_schedule_every_batch", o.step_schedule_every_batch);
   add("schedule_ahead", o.schedule_ahead);
@@ -108,6 +158,7 @@ TUTTI_INLINE std::vector<std::string> common_options(const FitOptions& options) 
   add("train is set", static_cast<bool>(o.train));
   add("the number of eval sets", o.eval.size());
   add("a schedule is set", static_cast<bool>(o.schedule));
+  detail::add_lines(out, "fit: schedule/", o.schedule.constants());
   add("scale_schedule_ratio", o.scale_schedule_ratio);
   add("step_schedule_every_batch", o.step_schedule_every_batch);
   add("train_subset_num_batches", o.train_subset_num_batches);
@@ -118,29 +169,24 @@ TUTTI_INLINE std::vector<std::string> common_options(const FitOptions& options) 
 
 TUTTI_INLINE void check_common_options(const std::vector<std::string>& options,
                                        dist::Communicator& world) {
-  std::string text;
-  for (const std::string& line : options) {
-    text += line + '\n';
-  }
-  tutti::detail::Xxh64 hash;
-  hash.update(text.data(), text.size());
-  const std::vector<std::string> hashes = world.all_gather_bytes(hash.text());
-  const auto other = std::find_if(hashes.begin(), hashes.end(),
-                                  [&](const std::string& one) { return one != hashes.front(); });
-  if (other == hashes.end()) {
+  const std::string difference = detail::first_difference(options, world);
+  TUTTI_CHECK_VALUE(difference.empty(), "the ranks have different options: ", difference,
+                    "; give every rank the same");
+}
+
+TUTTI_INLINE void warn_of_other_algorithms(const tutti::detail::Constants& algorithms,
+                                           dist::Communicator& world) {
+  if (world.size() == 1) {
     return;
   }
-  const std::vector<std::string> texts = world.all_gather_bytes(text);
-  const auto rank = static_cast<std::size_t>(other - hashes.begin());
-  std::istringstream first(texts.front());
-  std::istringstream second(texts[rank]);
-  std::string of_first;
-  std::string of_second;
-  while (std::getline(first, of_first) && std::getline(second, of_second) &&
-         of_first == of_second) {
+  std::vector<std::string> lines;
+  detail::add_lines(lines, "", algorithms);
+  const std::string difference = detail::first_difference(lines, world);
+  if (!difference.empty() && world.rank() == 0) {
+    TORCH_WARN("the ranks have different algorithms: ", difference,
+               "; they train one model, and may wait for each other in vain: give every rank the "
+               "same");
   }
-  TUTTI_CHECK_VALUE(false, "the ranks have different options: rank ", rank, " has [", of_second,
-                    "] where rank 0 has [", of_first, "]; give every rank the same");
 }
 
 }  // namespace tutti::train

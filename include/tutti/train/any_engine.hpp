@@ -82,7 +82,7 @@ class AnyEngine {
   /// Seeds the policies and adds those that take logs to the logger.
   virtual void prepare(State& state) = 0;
   /// policy_constants() of the engine.
-  [[nodiscard]] virtual tutti::detail::Constants constants() const = 0;
+  [[nodiscard]] virtual tutti::detail::Constants constants(bool algorithms) const = 0;
   /// policy_states() of the engine.
   [[nodiscard]] virtual PolicyStates states() = 0;
   /// Some policy brings a saver of its own.

@@ -58,8 +58,8 @@ class EngineAdapter final : public AnyEngine {
       }
     });
   }
-  [[nodiscard]] tutti::detail::Constants constants() const override {
-    return policy_constants(engine_);
+  [[nodiscard]] tutti::detail::Constants constants(bool algorithms) const override {
+    return policy_constants(engine_, algorithms);
   }
   [[nodiscard]] PolicyStates states() override { return policy_states(engine_); }
   [[nodiscard]] bool has_savers() const override { return has_savers_of(Policies{}); }

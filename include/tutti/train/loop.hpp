@@ -200,6 +200,9 @@ class Loop {
                 "max_duration is ", to_string(state_.max_duration),
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
                 "the tensor that counts input_ids");
+    TUTTI_CHECK(state_.timestamp.sample > 0 || state_.max_duration.unit() != TimeUnit::sample,
+                "max_duration is ", to_string(state_.max_duration),
+                ", and the batches have no examples; DataSpec's num_samples gave 0");
     engine_.template fire<BatchEnd>(state_);
     if constexpr (detail::may_skip<Engine>) {
       go_back();
@@ -247,6 +250,7 @@ class Loop {
     state_.timestamp = next;
     run_.batches_from_outside = 0;
     fire_watched<EpochEnd>(engine_, state_);
+    warn_of_untrained(state_, run_);
     follow_parameters();
     evaluate<EpochEnd>();
     checkpoint<EpochCheckpoint>();

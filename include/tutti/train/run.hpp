@@ -113,7 +113,8 @@ struct Run {
 
   std::shared_ptr<RunCheckpoints> checkpoints;  ///< null: none are written or loaded
   tutti::detail::LoggedValues logged;           ///< what log() was given in this step
-  bool uneven_ranks = false;  ///< some may have one example of a batch more than others
+  bool uneven_ranks = false;       ///< some may have one example of a batch more than others
+  std::vector<at::Tensor> frozen;  ///< parameters without a gradient when the optimizer was made
   bool heeds_signals = true;
   bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
   int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none

@@ -235,6 +235,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   check_options(options_);
   join_world();
   check_common_options(options_, *state_.communicator);
+  warn_of_other_algorithms(engine_->constants(/*algorithms=*/true), *state_.communicator);
   state_.spread = model.module() ? models::spread_of(*model.module()).get() : nullptr;
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
@@ -281,7 +282,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
       cast_floats(*state_.model, at::kBFloat16);  // what surgery has added
     }
   }
-  log_hyperparameters(state_, options_, engine_->constants());
+  log_hyperparameters(state_, options_, engine_->constants(/*algorithms=*/false));
   prepare_run();
   engine_->fire<BeforeLoad>(state_);
   load();
@@ -318,6 +319,7 @@ TUTTI_INLINE void Session::make_optimizer() {
     optimizer_is_default_ = true;
   }
   state_.optimizers = {build_optimizer(options_.optimizer, *state_.model)};
+  run_.frozen = frozen_parameters(*state_.model);
   if (optim::calls_closure(*state_.optimizers.front())) {
     check_closure(*state_.optimizers.front(), options_, engine_->step_taker());
     run_.graphs.reset();
@@ -425,6 +427,7 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
     warn_of_subset(state_, "the training loader", options.train ? options.train : run_.train,
                    subset_of(run_, options));
   }
+  warn_of_untrained(state_, run_);
   const std::vector<EvalSet>& watched = evals.empty() ? run_.evals : evals;
   check_best(run_, watched);
   TUTTI_CHECK_VALUE(options_.sanity_eval == 0 || !watched.empty(), "fit: sanity_eval is ",

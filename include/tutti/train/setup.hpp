@@ -77,6 +77,12 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
                                                          torch::nn::Module& model);
 
+/// Parameters that require no gradient.
+std::vector<at::Tensor> frozen_parameters(const torch::nn::Module& model);
+
+/// Warns of run.frozen that require a gradient by now and are in no optimizer, and forgets those.
+void warn_of_untrained(const State& state, Run& run);
+
 /// Refuses times below 0 and a dist_timeout that is none.
 /// Throws c10::ValueError with the option's name, its value and what is expected.
 void check_options(const TrainerOptions& options);
@@ -106,13 +112,14 @@ void log_hyperparameters(const State& state, const TrainerOptions& options,
                          tutti::detail::Constants policies = {});
 
 /// The values of policies' members by policy and member, `MixUp/alpha`, and the policies' names.
-/// Without those that are off, or whose members cannot be listed.
+/// Without those that are off, or whose members cannot be listed. algorithms: of these alone.
 template <class Engine>
-tutti::detail::Constants policy_constants(const Engine& engine) {
+tutti::detail::Constants policy_constants(const Engine& engine, bool algorithms = false) {
   tutti::detail::Constants out;
   std::string names;
   engine.for_each([&]<class P>(const P& policy) {
-    if (tutti::detail::is_on(policy)) {
+    if (tutti::detail::is_on(policy) &&
+        (!algorithms || tutti::detail::deduce_role<P>() == Role::algorithm)) {
       const std::string name(name_of<P>());
       names.append(names.empty() ? "" : ", ").append(name);
       tutti::detail::add_constants(out, name + "/", tutti::detail::unswitched(policy));

@@ -93,6 +93,50 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
   return optimizer;
 }
 
+TUTTI_INLINE std::vector<at::Tensor> frozen_parameters(const torch::nn::Module& model) {
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (!parameter.requires_grad()) {
+      parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
+TUTTI_INLINE void warn_of_untrained(const State& state, Run& run) {
+  std::unordered_set<c10::TensorImpl*> unfrozen;
+  std::erase_if(run.frozen, [&](const at::Tensor& parameter) {
+    if (parameter.requires_grad()) {
+      unfrozen.insert(parameter.unsafeGetTensorImpl());
+    }
+    return parameter.requires_grad();
+  });
+  if (unfrozen.empty() || state.rank != 0) {
+    return;
+  }
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        unfrozen.erase(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  std::string names;
+  std::size_t count = 0;
+  for (const auto& parameter : state.model->named_parameters()) {
+    if (unfrozen.contains(parameter.value().unsafeGetTensorImpl())) {
+      names += ++count > 3 ? "" : (names.empty() ? "" : ", ") + parameter.key();
+    }
+  }
+  if (count > 0) {
+    TORCH_WARN(count,
+               " parameters that were frozen when the trainer was made require a gradient "
+               "now, and are in no optimizer, so they are not trained: ",
+               names, count > 3 ? ", ..." : "",
+               "; unfreeze them before, or let Unfreeze or BackboneFinetuning do it");
+  }
+}
+
 TUTTI_INLINE void check_options(const TrainerOptions& options) {
   const auto need = [](const char* name, Time time, const char* expected) {
     TUTTI_CHECK_VALUE(time.value() >= 0, name, " is ", to_string(time), ", expected ", expected);
