@@ -725,6 +725,30 @@ def resized(args, labels, ranges):
     return tuple(out)
 
 
+def least_rows_in_training(model, run, args, labels, ranges):
+    """{label: 2} where batch normalisation has one value per channel in a batch of one row, which PyTorch refuses in training and a
+    program makes NaN of; else nothing."""
+    rows = next((each[0] for each in labels if 0 in each), None)
+    norms = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
+    if rows is None or ranges[rows][0] > 1 or not any(isinstance(layer, norms) for layer in model.modules()):
+        return {}
+    first = tuple(tensor.narrow(0, 0, 1) if each.get(0) == rows else tensor for tensor, each in zip(args, labels))
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    run.train()
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            run(*first)
+    except ValueError as error:
+        return {rows: 2} if "more than 1" in str(error) else {}
+    except RuntimeError:
+        return {}  # other inputs have to have as many rows, perhaps
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(kept[name])
+    return {}
+
+
 def near(name, got, want, tolerance, or_false=False):
     """Refuses what is not the model's, by the norm of the difference relative to the norm of what the model gives."""
     got, want = got.detach().double(), want.detach().double()
@@ -1007,6 +1031,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             for batch in (args, resized(args, labels, ranges)):
                 if batch is not None:
                     check(model, run, wiring, runs, names, batch, draws, tolerance, which, torch.finfo(torch.bfloat16).eps / 2 if low else 0.0)
+        least = least_rows_in_training(model, run, args, labels, ranges)
         model.train(was_training)
         by_name = {node.name: node for node in placeholders(program)}
         persistent = {names.first[k] for k in model.state_dict() if k in names.first}
@@ -1026,7 +1051,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             "format": FORMAT, "kind": "data" if data_only else "code", "torch": torch.__version__.split("+")[0],
             **({} if data_only else machine(P)),
             "precision": precision, "random": draws,
-            "symbols": ranges,
+            "symbols": ranges, **({"least_in_training": least} if least else {}),
             "inputs": [{"name": n, **described(value(by_name[u]), symbols), **({"below": rows[u]} if u in rows else {})}
                        for n, u in zip(names_in, program.graph_signature.user_inputs)],
             "outputs": [{"name": n, **described(v, symbols)} for n, v in zip(given_names, results)],

@@ -305,6 +305,8 @@ TEST_CASE("what compiled.json cannot mean is refused before anything runs",
              ContainsSubstring("the program step takes what is no"));
   CHECK_THAT(refused("\"below\":3", "\"below\":0", "whole"), ContainsSubstring("a table of 0"));
   CHECK_THAT(refused("[1,4096]", "[1,4096,0]"), ContainsSubstring("the size batch is empty"));
+  CHECK_THAT(refused("_training\":{\"batch\"", "_training\":{\"rows\"", "whole"),
+             ContainsSubstring("a size rows that \"symbols\" does not have"));
   CHECK_THAT(refused("{\"format\"", "{\"format"), ContainsSubstring("JSON"));
   CHECK_THROWS_WITH(load_compiled("/nowhere.tutti"), ContainsSubstring("/nowhere.tutti"));
 }
@@ -366,6 +368,20 @@ TEST_CASE("the Trainer takes the one program where no policy acts between forwar
   CHECK(last != "CompiledStep");
   run(package("whole"), y, 0, tutti::LabelSmoothing{});
   CHECK(last != "CompiledStep");
+}
+
+TEST_CASE("one row is refused in training where batch normalisation would make NaN of it",
+          "[models][compiled][error]") {
+  const auto net = load_compiled(package("whole"));
+  const auto why = ContainsSubstring(
+      "batch is 1 in training, where batch normalisation needs 2 or more to have more than one "
+      "value per channel; set drop_last");
+  const at::Tensor x = at::randn({1, 6}), y = at::zeros({1}, at::kLong);
+  CHECK_THROWS_WITH(net->forward(x), why);
+  CHECK_THROWS_WITH(net->forward_and_loss({x}, y), why);
+  CHECK(net->named_buffers()["1.running_var"].isfinite().all().item<bool>());
+  net->eval();
+  CHECK(net->forward(x).isfinite().all().item<bool>());
 }
 
 TEST_CASE("a run that is resumed is the run that was not stopped, with dropout",

@@ -151,6 +151,9 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::forward(const std::vector<at::
   std::vector<models::detail::KnownSize> known;
   const at::Device device = check(inputs, known);
   const std::vector<at::Tensor> plain = models::detail::contiguous(inputs);
+  if (is_training()) {
+    models::detail::check_training(programs_->package.symbols, known);
+  }
   return is_training() ? train_forward(plain, device) : evaluate(plain, device);
 }
 
@@ -331,6 +334,7 @@ CompiledNet::forward_and_loss(const std::vector<at::Tensor>& inputs, const at::T
   }
   std::vector<models::detail::KnownSize> known;
   const at::Device device = check(inputs, known);
+  models::detail::check_training(package.symbols, known);
   if (!models::detail::takes_targets(package.targets, targets, device, package.symbols, known)) {
     return std::nullopt;
   }

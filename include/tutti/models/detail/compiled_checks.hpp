@@ -37,6 +37,10 @@ using KnownSize = std::pair<const std::string*, std::int64_t>;
 std::string cure_of(const ExportedTensor& wanted, const at::Tensor& input, at::Device device,
                     const std::map<std::string, SizeRange>& symbols, std::vector<KnownSize>& known);
 
+/// Throws c10::ValueError when a size is less than training needs.
+void check_training(const std::map<std::string, SizeRange>& symbols,
+                    const std::vector<KnownSize>& known);
+
 /// Throws c10::IndexError when an input on the CPU has numbers beyond the rows of the table that is
 /// read with them.
 void check_rows(const ExportedTensor& wanted, const at::Tensor& input);
@@ -125,6 +129,17 @@ TUTTI_INLINE std::string cure_of(const ExportedTensor& wanted, const at::Tensor&
     known.emplace_back(&symbol, size);
   }
   return "";
+}
+
+TUTTI_INLINE void check_training(const std::map<std::string, SizeRange>& symbols,
+                                 const std::vector<KnownSize>& known) {
+  for (const auto& [symbol, size] : known) {
+    const std::int64_t least = symbols.at(*symbol).least_in_training;
+    TUTTI_CHECK_VALUE(size >= least, "CompiledNet: ", *symbol, " is ", size,
+                      " in training, where batch normalisation needs ", least,
+                      " or more to have more than one value per channel; set drop_last in the "
+                      "loader where it is the last batch, or larger microbatches");
+  }
 }
 
 TUTTI_INLINE void check_rows(const ExportedTensor& wanted, const at::Tensor& input) {

@@ -63,6 +63,7 @@ struct SizeRange {
   std::int64_t least = 1;
   std::int64_t most = -1;  // -1: no limit
   std::int64_t step = 1;   // from the least one
+  std::int64_t least_in_training = 0;
 };
 
 /// All of compiled.json.
@@ -207,6 +208,15 @@ class PackageReader {
       out.step = range.size() > 2 ? range.at(2).integer() : 1;
       if (out.least < 0 || (out.most >= 0 && out.most < out.least) || out.step < 1) {
         fail("the range of the size " + name + " is empty");
+      }
+    }
+    if (const Json* least = json_.find("least_in_training")) {
+      for (const auto& [name, size] : least->object()) {
+        const auto known = out_.symbols.find(name);
+        if (known == out_.symbols.end()) {
+          fail("\"least_in_training\" has a size " + name + " that \"symbols\" does not have");
+        }
+        known->second.least_in_training = size.integer();
       }
     }
   }
