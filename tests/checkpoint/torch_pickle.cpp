@@ -134,6 +134,11 @@ TEST_CASE("a class or function that no state dict has is refused by its name",
   CHECK_THAT(says_pickle(folder, archive::dict({{"args", call("argparse", "Namespace")}})),
              ContainsSubstring("it names 'argparse.Namespace'"));
   CHECK_THAT(says_pickle(folder, call("builtins", "eval")), ContainsSubstring("'builtins.eval'"));
+  CHECK_THAT(
+      says_pickle(folder, archive::dict({{"w", call("torch._utils", "_rebuild_tensor_v3")}})),
+      ContainsSubstring("it has a tensor that _rebuild_tensor_v3() makes: of float8"));
+  CHECK_THAT(says_pickle(folder, call("torch._utils", "_rebuild_sparse_tensor")),
+             ContainsSubstring("convert it, as by .to(torch.float32), .to_dense()"));
   CHECK_THAT(says_pickle(folder, call("torch", "FloatTensor")),
              ContainsSubstring("'torch.FloatTensor'"));
   // the same by the stack, and the name in pieces
@@ -214,6 +219,8 @@ TEST_CASE("a file of another kind, cut off or turned round is refused in words",
              ContainsSubstring("two pickles"));
   CHECK_THAT(says(folder, archive::zip({entries[0], {"a/constants.pkl", pickle}})),
              ContainsSubstring("of C++'s torch::save() or of TorchScript"));
+  CHECK_THAT(says(folder, archive::zip({entries[0], {"a/constants.pkl", pickle}}, {.method = 8})),
+             ContainsSubstring("of C++'s torch::save() or of TorchScript"));  // its code is packed
   CHECK_THAT(says_pickle(folder, whole), ContainsSubstring("it holds a tensor, expected a state"));
   CHECK_THAT(says_pickle(folder, archive::dict({{"lr", archive::number(1)}})),
              ContainsSubstring("has an integer under 'lr', expected tensors"));

@@ -13,7 +13,7 @@ class TorchFile {
   explicit TorchFile(const std::filesystem::path& path)
       : file_(std::make_shared<const Mapping>(File::open_for_reading(path))),
         archive_({reinterpret_cast<const char*>(file_->data()), file_->size()},
-                 "checkpoint: '" + path.string() + "'", /*stored_only=*/true) {}
+                 "checkpoint: '" + path.string() + "'") {}
 
   std::vector<StoredTensor> state_dict() const;
 
@@ -55,19 +55,26 @@ TUTTI_INLINE std::string TorchFile::folder() const {
 TUTTI_INLINE Pickle TorchFile::pickle(const std::string& folder) const {
   constexpr std::uint64_t most = std::uint64_t{1} << 26;
   const auto& entries = archive_.entries();
-  if (const auto order = entries.find(folder + "byteorder"); order != entries.end()) {
-    const std::string_view text = archive_.bytes(order->second);
-    if (text != "little") {
-      refuse("its numbers are " + std::string(text.substr(0, 16)) +
-             "-endian, expected little-endian; save it again on such a machine");
-    }
-  }
   if (entries.count(folder + "constants.pkl") != 0) {
     refuse(
         "it is an archive of C++'s torch::save() or of TorchScript, which can run code when it "
         "is opened; convert it in Python, with safetensors and numpy installed: state = "
         "torch.jit.load(path).state_dict(); safetensors.torch.save_file({k: "
         "v.contiguous().clone() for k, v in state.items()}, 'model.safetensors')");
+  }
+  for (const auto& [name, entry] : entries) {
+    if (entry.method != ::tutti::detail::ZipArchive::stored) {
+      refuse("its entry '" + name.substr(0, 64) +
+             "' is compressed or encrypted, expected one that is stored as it is, as torch.save() "
+             "does");
+    }
+  }
+  if (const auto order = entries.find(folder + "byteorder"); order != entries.end()) {
+    const std::string_view text = archive_.bytes(order->second);
+    if (text != "little") {
+      refuse("its numbers are " + std::string(text.substr(0, 16)) +
+             "-endian, expected little-endian; save it again on such a machine");
+    }
   }
   const auto entry = entries.at(folder + "data.pkl");
   if (entry.size > most) {

@@ -343,7 +343,7 @@ TUTTI_INLINE void save_npy(const std::string& path, const at::Tensor& tensor) {
 
 TUTTI_INLINE NamedTensors load_npz(const std::string& path) {
   const detail::MappedFile file(path);
-  const tutti::detail::ZipArchive archive(file.text(), "'" + path + "'", /*stored_only=*/false);
+  const tutti::detail::ZipArchive archive(file.text(), "'" + path + "'");
   NamedTensors out;
   for (const auto& [name, entry] : archive.entries()) {
     const std::string place = "'" + path + "', entry '" + name.substr(0, 64) + "'";

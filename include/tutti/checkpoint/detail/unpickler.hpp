@@ -444,6 +444,11 @@ TUTTI_INLINE void Unpickler::global(const std::string& module, const std::string
       return;
     }
   }
+  if (module == "torch._utils" && name.starts_with("_rebuild_")) {
+    fail("it has a tensor that " + name.substr(0, 64) +
+         "() makes: of float8 or unsigned numbers, sparse, nested or quantised; convert it, as by "
+         ".to(torch.float32), .to_dense() or .dequantize(), or save float8 as safetensors");
+  }
   fail("it names '" + whole.substr(0, 200) +
        "', which is not among what a state dict is made of (OrderedDict, tensors, numbers, texts "
        "and containers of these); save the state dict alone: "

@@ -35,9 +35,7 @@ class ZipArchive {
   };
 
   /// bytes: the archive, which outlives this. place: what messages begin with, "'a.npz'".
-  /// stored_only: an entry that is compressed is refused.
-  ZipArchive(std::string_view bytes, std::string place, bool stored_only)
-      : file_(bytes), place_(std::move(place)), stored_only_(stored_only) {
+  ZipArchive(std::string_view bytes, std::string place) : file_(bytes), place_(std::move(place)) {
     read_directory();
   }
 
@@ -80,7 +78,6 @@ class ZipArchive {
 
   std::string_view file_;
   std::string place_;
-  bool stored_only_;
   std::map<std::string, Entry> entries_;
 };
 
@@ -177,9 +174,9 @@ TUTTI_INLINE std::uint64_t ZipArchive::read_entry(std::uint64_t at, std::uint64_
   const std::uint64_t extra = at + zip::entry_size + name_size;
   widen(extra, extra + extra_size, entry);
   const bool plain = method == stored && entry.packed == entry.size;
-  if ((flags & 1U) != 0 || (!plain && (stored_only_ || method != deflated))) {
-    refuse("its entry '" + name.substr(0, 64) + "' is compressed or encrypted, expected one that " +
-           (stored_only_ ? "is stored as it is, as torch.save() does" : "is stored or deflated"));
+  if ((flags & 1U) != 0 || (!plain && method != deflated)) {
+    refuse("its entry '" + name.substr(0, 64) +
+           "' is compressed or encrypted, expected one that is stored or deflated");
   }
   place(name, entry);
   if (!entries_.emplace(name, entry).second) {
