@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -168,8 +169,15 @@ TEST_CASE("a folder's template is a text, one of a list, or a file of its own",
          "'assistant' %}{{ ' ' + message['content'] + eos_token }}{% else %}{{ "
          "raise_exception('Only user, system and assistant roles are supported!') }}{% endif %}{% "
          "endfor %}\n";
-  CHECK(load().apply_chat_template({{"user", "a"}, {"assistant", "b"}}) ==
-        "<s>[INST] a[/INST] b</s>");
+  const std::vector<tutti::ChatMessage> turn{{"user", "a"}, {"assistant", "b"}};
+  CHECK(load().apply_chat_template(turn) == "<s>[INST] a[/INST] b</s>");
+  // Without tokenizer_config.json the tokens are those of the other file; without both, not known.
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  CHECK_THROWS_WITH(load(), ContainsSubstring("is there to say which these are"));
+  CHECK_THROWS_WITH(load("tool_use"), ContainsSubstring("tokenizer_config.json' cannot be read"));
+  std::ofstream(folder / "special_tokens_map.json")
+      << R"({"bos_token": "<S>", "eos_token": {"content": "</S>"}})";
+  CHECK(load().apply_chat_template(turn) == "<S>[INST] a[/INST] b</S>");
 }
 
 #ifdef TUTTI_WITH_UTF8PROC

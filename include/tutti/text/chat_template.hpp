@@ -41,8 +41,10 @@ struct ChatTemplateOptions {
 class ChatTemplate {
  public:
   /// folder: has chat_template.jinja, or tokenizer_config.json with "chat_template", a text or a
-  /// list of named ones, of which `name` is taken.
-  /// Throws c10::ValueError when there is none of that name, or its text is not known.
+  /// list of named ones, of which `name` is taken. The tokens of beginning and end are those of
+  /// tokenizer_config.json, where that is missing of special_tokens_map.json.
+  /// Throws c10::ValueError when there is none of that name, its text is not known, or it writes a
+  /// token that no file has.
   static ChatTemplate load(const std::string& folder, std::string_view name = "default");
 
   /// chat_template: the text. bos_token, eos_token: what a text begins and a turn ends with where
@@ -135,19 +137,32 @@ inline ChatTemplate ChatTemplate::from_text(std::string_view chat_template, std:
 }
 
 inline ChatTemplate ChatTemplate::load(const std::string& folder, std::string_view name) {
-  const std::string path = folder + "/tokenizer_config.json";
+  std::string path = folder + "/tokenizer_config.json";
   std::string problem;
-  const auto text = tutti::detail::read_regular_file(path, problem, std::uint64_t{1} << 26);
-  TUTTI_CHECK_VALUE(text, "chat template: '", path, "' cannot be read: ", problem);
+  std::string unread;
+  auto text = tutti::detail::read_regular_file(path, problem, std::uint64_t{1} << 26);
+  const auto own = name == "default"
+                       ? tutti::detail::read_regular_file(folder + "/chat_template.jinja", unread,
+                                                          std::uint64_t{1} << 24)
+                       : std::nullopt;
+  TUTTI_CHECK_VALUE(text || own, "chat template: '", path, "' cannot be read: ", problem);
   try {
-    const auto config = tutti::detail::parse_json(*text, {.values = 10'000'000});
-    std::string unread;
-    auto own = name == "default" ? tutti::detail::read_regular_file(folder + "/chat_template.jinja",
-                                                                    unread, std::uint64_t{1} << 24)
-                                 : std::nullopt;
-    return from_text(own ? *own : detail::template_of_config(config, name, path),
-                     detail::token_of_config(config, "bos_token"),
-                     detail::token_of_config(config, "eos_token"));
+    if (!text) {
+      path = folder + "/special_tokens_map.json";
+      text = tutti::detail::read_regular_file(path, unread, std::uint64_t{1} << 26);
+    }
+    const auto config = tutti::detail::parse_json(text.value_or("{}"), {.values = 10'000'000});
+    const std::string found = own ? *own : detail::template_of_config(config, name, path);
+    const std::string bos = detail::token_of_config(config, "bos_token");
+    const std::string eos = detail::token_of_config(config, "eos_token");
+    TUTTI_CHECK_VALUE(text || (found.find("bos_token") == std::string::npos &&
+                               found.find("eos_token") == std::string::npos),
+                      "chat template: '", folder,
+                      "/chat_template.jinja' writes the tokens of beginning or end, and neither "
+                      "tokenizer_config.json (",
+                      problem, ") nor special_tokens_map.json (", unread,
+                      ") is there to say which these are; put one of them beside it");
+    return from_text(found, bos, eos);
   } catch (const std::invalid_argument& error) {
     ::tutti::detail::raise<c10::ValueError>({__func__, __FILE__, __LINE__},
                                             "chat template: '" + path + "': " + error.what());
