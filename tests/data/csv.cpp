@@ -176,6 +176,11 @@ TEST_CASE("texts in place of numbers are all named in one error", "[data][csv]")
     CHECK_THAT(file.refuses("x\n1\n\"" + std::string(text) + "\"\n"),
                ContainsSubstring(", line 3: expected numbers"));
   }
+  CHECK(file.refuses("x,y\n1e39,2\n") ==
+        ", line 2: expected numbers that float32 holds, finite and at most 3.4e38, got \"1e39\" in "
+        "column 1 (x); correct the file, or leave columns out with .ignore = {\"x\"}");
+  CHECK_THAT(file.refuses("x,y\n1,-inf\n", {.target = "y"}),
+             ContainsSubstring("the target is \"-inf\", expected a number that float32 holds"));
   CHECK_THAT(file.refuses("x,y\n1,low\n", {.target = "y"}),
              ContainsSubstring("column 2 (y): the target is \"low\", expected a number"));
   CHECK_THAT(file.refuses("x\n" + std::string(1000, 'z') + "\n"),

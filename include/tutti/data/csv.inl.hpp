@@ -60,6 +60,9 @@ bool is_missing(std::string_view value);
 // A whole text as a finite number that a float can hold.
 std::optional<double> csv_number(std::string_view text);
 
+// A number that float32 cannot hold, "1e39" or "inf".
+bool is_beyond_float(std::string_view text);
+
 // Refuses bytes that are no text in UTF-8, and says what they are where that is known.
 void refuse_other_formats(const std::string& path, std::string_view text);
 
@@ -148,6 +151,13 @@ TUTTI_INLINE std::optional<double> csv_number(std::string_view text) {
   return whole && std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max())
              ? std::optional(value)
              : std::nullopt;
+}
+
+TUTTI_INLINE bool is_beyond_float(std::string_view text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error != std::errc::invalid_argument && end == text.data() + text.size() &&
+         !csv_number(text);
 }
 
 TUTTI_INLINE void refuse_other_formats(const std::string& path, std::string_view text) {
@@ -292,6 +302,8 @@ TUTTI_INLINE void CsvRows::add(const std::vector<std::string>& fields, std::int6
   if (columns_.target) {
     const std::string& text = fields[*columns_.target];
     const auto number = csv_number(text);
+    TUTTI_CHECK(number || !is_beyond_float(text), place(line, *columns_.target), ": the target is ",
+                shown(text), ", expected a number that float32 holds, finite and at most 3.4e38");
     TUTTI_CHECK(number, place(line, *columns_.target), ": the target is ", shown(text),
                 ", expected a number; name the column of a class with .label");
     targets_.push_back(static_cast<float>(*number));
@@ -332,13 +344,18 @@ TUTTI_INLINE void CsvRows::refuse_texts(const std::vector<std::string>& fields,
                                         std::int64_t line) const {
   std::vector<std::string> names;
   std::string places;
+  bool texts = false;
   for (const std::size_t column : columns_.features) {
     if (!is_missing(fields[column]) && !csv_number(fields[column])) {
+      texts = texts || !is_beyond_float(fields[column]);
       names.push_back(columns_.names[column]);
       places += c10::str(places.empty() ? "" : ", ", shown(fields[column]), " in column ",
                          column + 1, " (", names.back(), ")");
     }
   }
+  TUTTI_CHECK(texts, "'", path_, "', line ", line, ": expected numbers that float32 holds, finite ",
+              "and at most 3.4e38, got ", places,
+              "; correct the file, or leave columns out with .ignore = ", listed(names));
   TUTTI_CHECK(false, "'", path_, "', line ", line, ": expected numbers with a decimal point, got ",
               places, "; leave columns of texts out with .ignore = ", listed(names),
               ", and name the column of the class with .label");
