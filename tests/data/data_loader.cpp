@@ -353,6 +353,9 @@ TEST_CASE("DataLoader: examples that do not go together are refused by number",
                       return Batch(at::full({std::ssize(examples)}, 7, at::kLong));
                     }}};
   CHECK(padded.next()->inputs().equal(at::full({3}, 7, at::kLong)));
+  DataLoader none{Pairs{}, {.collate = [](const std::vector<Batch>&) { return Batch(); }}};
+  CHECK_THROWS_WITH(none.next(), ContainsSubstring("collate made an empty batch of the examples of "
+                                                   "batch 0"));
 }
 
 TEST_CASE("DataLoader: no gradients are recorded on any thread", "[data][data_loader]") {

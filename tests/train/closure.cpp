@@ -137,6 +137,14 @@ struct Backtracking final : torch::optim::Optimizer, optim::CallsClosure {
   bool lazy_;
 };
 
+// Calls a closure and does not say so.
+struct Silent final : torch::optim::Optimizer {
+  explicit Silent(const std::vector<at::Tensor>& parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(parameters)},
+                  std::make_unique<torch::optim::SGDOptions>(1.0)) {}
+  at::Tensor step(LossClosure closure) override { return closure(); }
+};
+
 // What the optimizer makes of the batches in a loop written by hand. Returns the losses that
 // step() gives back, those before each step.
 std::vector<double> by_hand(LeastSquares& model, torch::optim::Optimizer& optimizer,
@@ -264,6 +272,11 @@ TEST_CASE("an optimizer of one's own gets a closure when it says that it calls o
                    return std::make_unique<Backtracking>(net.parameters(), /*lazy=*/true);
                  }));
   CHECK_THROWS_WITH(lazy.fit(), ContainsSubstring("its step() did not call the closure"));
+  Trainer<> silent(problem(), options(batches, [](torch::nn::Module& net) {
+                     return std::make_unique<Silent>(net.parameters());
+                   }));
+  CHECK_THROWS_WITH(silent.fit(), ContainsSubstring("Silent: step() was called without a closure, "
+                                                    "and calls it; derive the optimizer from"));
 }
 
 TEST_CASE("what cannot stand beside a closure is refused at the start", "[train][closure]") {

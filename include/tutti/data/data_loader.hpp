@@ -360,10 +360,12 @@ class DataLoader {
                   " examples of this epoch cannot be had, expected at most max_skipped = ",
                   options_->max_skipped, "; the last is example ", one.index, ": ", one.reason);
     }
+    TUTTI_CHECK(!prepared.batch.empty() || !prepared.skipped.empty(),
+                "DataLoader: collate made an empty batch of the examples of batch ", number,
+                ", expected one with a tensor");
     TUTTI_CHECK(!prepared.batch.empty(), "DataLoader: no example of batch ", number,
-                " can be had; the first is example ",
-                prepared.skipped.empty() ? -1 : prepared.skipped.front().index, ": ",
-                prepared.skipped.empty() ? "" : prepared.skipped.front().reason);
+                " can be had; the first is example ", prepared.skipped.front().index, ": ",
+                prepared.skipped.front().reason);
     const std::int64_t last = std::min((number + 1) * options_->batch_size, sampler_.size()) - 1;
     repeated_ = prepared.has_last && sampler_.is_repeated(last) ? 1 : 0;
     return std::move(prepared.batch);

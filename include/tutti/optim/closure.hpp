@@ -2,9 +2,13 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
+
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/optim/class_name.hpp>
 
 /// Optimizers that evaluate the loss and its gradients themselves, more than once in a step.
 
@@ -29,6 +33,17 @@ concept ClosureOptimizer =
 inline bool calls_closure(const torch::optim::Optimizer& optimizer) {
   return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr ||
          dynamic_cast<const CallsClosure*>(&optimizer) != nullptr;
+}
+
+/// optimizer.step(). Throws c10::Error where that calls the closure that it is not given.
+inline void step_without_closure(torch::optim::Optimizer& optimizer) {
+  try {
+    optimizer.step();
+  } catch (const std::bad_function_call&) {
+    TUTTI_CHECK(false, class_name(optimizer),
+                ": step() was called without a closure, and calls it; derive the optimizer from "
+                "tutti::optim::CallsClosure, too, so that the trainer gives it one");
+  }
 }
 
 }  // namespace tutti::optim

@@ -7,6 +7,7 @@
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/optim/closure.hpp>
 #include <tutti/optim/fused_step.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/run.hpp>
@@ -124,7 +125,7 @@ class OptimizerStep {
       }
     }
     for (auto& optimizer : state.optimizers) {
-      optimizer->step();
+      optim::step_without_closure(*optimizer);
     }
   }
 
