@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <tutti/train/options.hpp>
 
@@ -173,6 +174,23 @@ TEST_CASE("two savers of a run may not share a folder", "[train][run_checkpoints
                                       "'; give each a folder of its own"));
   CHECK_THROWS_AS(open({}, {{.name = "B", .saver = &other}, {.name = "C", .saver = &twin}}),
                   c10::ValueError);
+}
+
+TEST_CASE("an optimizer that cannot be saved is refused before the run",
+          "[train][run_checkpoints]") {
+  struct Mine final : torch::optim::Optimizer {
+    explicit Mine(const std::vector<at::Tensor>& parameters)
+        : Optimizer({torch::optim::OptimizerParamGroup(parameters)},
+                    std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+    at::Tensor step(LossClosure) override { return {}; }
+  };
+  Fixture a;
+  a.state.optimizers = {std::make_shared<Mine>(a.state.model->parameters())};
+  TrainerOptions options = a.options();
+  CHECK_THROWS_WITH(RunCheckpoints(a.state, a.run).open(options, {}),
+                    ContainsSubstring("Mine cannot be saved; derive it from tutti::Stateful"));
+  options.save_weights_only = true;
+  CHECK_NOTHROW(RunCheckpoints(a.state, a.run).open(options, {}));
 }
 
 TEST_CASE("mirrors are told of what was written, and a run waits for them and for their errors",

@@ -243,6 +243,9 @@ std::string listed(const std::vector<std::int64_t>& numbers);
 
 }  // namespace detail
 
+/// Refuses an optimizer that save_optimizer() cannot save, as that does.
+void check_saves(const torch::optim::Optimizer& optimizer);
+
 /// Saves an optimizer's hyperparameters and per-parameter state.
 ///
 /// optimizer: SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS of torch::optim, or any that derives from

@@ -192,14 +192,19 @@ TUTTI_INLINE std::string listed(const std::vector<std::int64_t>& numbers) {
 
 namespace tutti::checkpoint {
 
-TUTTI_INLINE void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
-                                 const torch::nn::Module* model) {
-  const auto* stateful = dynamic_cast<const Stateful*>(&optimizer);
-  const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer);
-  TUTTI_CHECK(stateful != nullptr || kind != nullptr, "checkpoint: the optimizer ",
-              detail::optimizer_class(optimizer),
+TUTTI_INLINE void check_saves(const torch::optim::Optimizer& optimizer) {
+  TUTTI_CHECK(dynamic_cast<const Stateful*>(&optimizer) != nullptr ||
+                  detail::torch_optimizer(optimizer) != nullptr,
+              "checkpoint: the optimizer ", detail::optimizer_class(optimizer),
               " cannot be saved; derive it from tutti::Stateful too ",
               "and write its save(Archive&) const and load(const Archive&)");
+}
+
+TUTTI_INLINE void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
+                                 const torch::nn::Module* model) {
+  check_saves(optimizer);
+  const auto* stateful = dynamic_cast<const Stateful*>(&optimizer);
+  const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer);
   archive.put("class", detail::optimizer_class(optimizer));
   archive.put("group_sizes", detail::group_sizes(optimizer));
   const auto parameters = detail::flat_parameters(optimizer);

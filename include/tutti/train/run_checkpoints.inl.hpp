@@ -331,6 +331,11 @@ TUTTI_INLINE void RunCheckpoints::warn_of_old() const {
 
 TUTTI_INLINE void RunCheckpoints::check_savers() const {
   for (std::size_t i = 0; i < savers_.size(); ++i) {
+    for (const auto& optimizer : state_.optimizers) {
+      if (!savers_[i]->options().weights_only) {
+        checkpoint::check_saves(*optimizer);
+      }
+    }
     for (std::size_t j = i + 1; j < savers_.size(); ++j) {
       TUTTI_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
                         "two savers write into the folder '", savers_[i]->folder(),
