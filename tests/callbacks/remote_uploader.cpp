@@ -10,6 +10,7 @@
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/core/switch.hpp>
+#include <tutti/loggers/csv.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/tensorboard.hpp>
@@ -281,6 +282,65 @@ TEST_CASE("the files of loggers and profilers go to the store", "[callbacks][rem
   // Those that are not kept here are there; what waited is gone.
   CHECK(sorted_names(folder / "traces") == Names{"merged_trace.json"});
   CHECK(sorted_names(folder.path()) == Names{"logs.txt", "metrics.jsonl", "remote", "traces"});
+}
+
+TEST_CASE("logs go on where a run is resumed on another machine",
+          "[callbacks][remote_uploader][resume]") {
+  const TemporaryFolder folder;
+  std::string machine = "one";
+  const auto train = [&](Time length, RemoteUploader uploader) {
+    TrainerOptions run = options(folder, length);
+    run.save_folder = "";
+    run.run_folder = (folder / machine).string();
+    run.autoresume = true;
+    Trainer(tiny::net(), run, std::move(uploader), JSONLinesLogger{}, CSVLogger{},
+            FileLogger{.capture_stdout = false, .capture_stderr = false})
+        .fit();
+  };
+  train("4ba", to(folder));
+  const std::string lines = read_bytes(folder / "remote/calm-motet/metrics.jsonl");
+  const std::string table = read_bytes(folder / "remote/calm-motet/metrics.csv");
+  const std::string text = read_bytes(folder / "remote/calm-motet/logs-rank0.txt");
+  REQUIRE(!table.empty());
+
+  machine = "two";
+  SECTION("with what the store has") {
+    train("6ba", to(folder));
+    for (const char* place : {"two/metrics.jsonl", "remote/calm-motet/metrics.jsonl"}) {
+      CHECK(read_bytes(folder / place).starts_with(lines + "{\"type\": \"start\", \"step\": 4"));
+    }
+    const std::string rows = table.substr(0, table.rfind('\n', table.size() - 2) + 1);
+    CHECK(read_bytes(folder / "remote/calm-motet/metrics.csv").starts_with(rows));  // step 4 goes on
+    CHECK(read_bytes(folder / "remote/calm-motet/logs-rank0.txt").starts_with(text));
+    CHECK(!fs::exists(folder / "two/metrics.jsonl.from-store"));
+  }
+  struct Deaf : WrappedStore {
+    void download_object(const std::string& name, const std::string& file) const {
+      TUTTI_CHECK(name.find("metrics") == std::string::npos, "the line is down");
+      store.download_object(name, file);
+    }
+  };
+  RemoteUploader deaf = to(folder);
+  deaf.object_store = Deaf{{{(folder / "remote").string()}}};
+  SECTION("or not at all where it does not answer") {
+    CHECK_THROWS_WITH(train("6ba", std::move(deaf)),
+                      ContainsSubstring("cannot bring back 'calm-motet/metrics.") &&
+                          ContainsSubstring("would replace it: the line is down"));
+    CHECK(read_bytes(folder / "remote/calm-motet/metrics.jsonl") == lines);
+  }
+  SECTION("or with a warning") {
+    deaf.on_error = OnUploadError::warn;
+    const Warnings warnings;
+    train("6ba", std::move(deaf));
+    std::string all;
+    for (const std::string& one : warnings.texts) {
+      all += one + '\n';
+    }
+    CHECK_THAT(all, ContainsSubstring("will replace it: the line is down"));
+    CHECK(read_bytes(folder / "remote/calm-motet/metrics.jsonl")
+              .starts_with("{\"type\": \"start\", "
+                           "\"step\": 4"));
+  }
 }
 
 TEST_CASE("what TensorBoard shows goes to the store in the folders that it needs",

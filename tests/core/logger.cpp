@@ -70,6 +70,13 @@ struct Files {
   }
 };
 
+struct FilesBack : Files {
+  bool download_file(std::string_view remote_file_name, std::string_view path) {
+    lines.push_back(std::string(remote_file_name) + " to " + std::string(path));
+    return remote_file_name == "there";
+  }
+};
+
 struct Results {
   Lines lines;
   void log_result(const tutti::LoggedResult& result) {
@@ -170,6 +177,14 @@ TEST_CASE("files go to those who keep them, and a logger knows whether there is 
   CHECK(logger.has_file_upload_destination());
   logger.upload_file("calm-motet/logs.txt", "/tmp/logs.txt");
   CHECK(files.lines == Lines{"/tmp/logs.txt as calm-motet/logs.txt"});
+  CHECK(!logger.download_file("there", "a"));  // nobody gives files back
+  tutti::Switch<FilesBack> both;
+  logger.add(both);
+  CHECK(logger.download_file("there", "a"));
+  CHECK(!logger.download_file("gone", "b"));
+  CHECK(both.policy.lines == Lines{"there to a", "gone to b"});
+  both.on = false;
+  CHECK(!logger.download_file("there", "a"));
   CHECK(numbers.lines.empty());
   logger.clear();
   CHECK(!logger.has_file_upload_destination());

@@ -75,6 +75,11 @@ struct RemoteUploader final {
   /// policy has left until its own, it waits and throws as that does.
   void upload_file(std::string_view remote_file_name, std::string_view path);
 
+  /// Brings back a file that an earlier run has uploaded; Logger::download_file() calls this.
+  /// Returns whether the store has it. Throws c10::Error when the store fails num_attempts times; a
+  /// warning, and false, where on_error wants that.
+  bool download_file(std::string_view remote_file_name, std::string_view path);
+
   /// What the trainer tells of checkpoints.
   [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *run.uploads; }
 

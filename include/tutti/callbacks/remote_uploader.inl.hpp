@@ -3,6 +3,10 @@
 
 #include <tutti/callbacks/remote_uploader.hpp>
 
+#include <thread>
+
+#include <unistd.h>
+
 namespace tutti {
 
 TUTTI_INLINE void RemoteUploader::validate() const {
@@ -43,6 +47,36 @@ TUTTI_INLINE void RemoteUploader::upload_file(std::string_view remote_file_name,
       finish();
     }
   }
+}
+
+TUTTI_INLINE bool RemoteUploader::download_file(std::string_view remote_file_name,
+                                                std::string_view path) {
+  if (!run.uploads || run.dry) {
+    return false;
+  }
+  const std::string name(remote_file_name);
+  const std::string target(path);
+  std::string problem;
+  std::chrono::milliseconds wait = retry_wait;
+  for (int attempt = 1; attempt <= num_attempts; ++attempt, wait *= 2) {
+    try {
+      object_store.download_object(name, target);
+      return true;
+    } catch (const ObjectNotFound&) {
+      return false;
+    } catch (const std::exception&) {
+      problem = detail::thrown();
+      ::unlink(target.c_str());  // a part, perhaps
+    }
+    if (attempt < num_attempts) {
+      std::this_thread::sleep_for(wait);
+    }
+  }
+  TUTTI_CHECK(on_error == OnUploadError::warn, "RemoteUploader: cannot bring back '", name,
+              "' of the run that is resumed, and the next upload would replace it: ", problem);
+  TORCH_WARN("RemoteUploader: cannot bring back '", name,
+             "' of the run that is resumed, and the next upload will replace it: ", problem);
+  return false;
 }
 
 TUTTI_INLINE void RemoteUploader::finish() {

@@ -81,6 +81,9 @@ struct LoggedResult {
 ///     void upload_file(std::string_view remote_file_name, std::string_view path)
 ///     void log_result(const LoggedResult&)
 ///
+/// Who has upload_file() may have `bool download_file(std::string_view remote_file_name,
+/// std::string_view path)`, too, which brings back what an earlier run has uploaded; false: it has
+/// not.
 /// With a member `std::int64_t metrics_interval` it gets the metrics of training batches only every
 /// so many batches; those of evaluations and epochs always.
 class Logger {
@@ -131,6 +134,11 @@ class Logger {
         static_cast<D*>(self)->upload_file(remote_file_name, path);
       };
       wants_files_ = true;
+      if constexpr (detail::GivesFilesBack<D>) {
+        sink.file_back = [](void* self, std::string_view remote_file_name, std::string_view path) {
+          return static_cast<D*>(self)->download_file(remote_file_name, path);
+        };
+      }
     }
     if constexpr (detail::ReceivesResult<D>) {
       sink.result = [](void* self, const LoggedResult& result) {
@@ -176,6 +184,11 @@ class Logger {
   /// removed once this returns.
   void upload_file(std::string_view remote_file_name, std::string_view path) const;
 
+  /// Brings back what upload_file() has sent under that name, as in the run that this one goes on
+  /// with. path: of a file that is not there. Returns whether anybody had it; throws what a store
+  /// throws that does not answer.
+  [[nodiscard]] bool download_file(std::string_view remote_file_name, std::string_view path) const;
+
   /// Tells that a fit() has ended, with its checkpoints written.
   void log_result(const LoggedResult& result) const;
 
@@ -188,6 +201,7 @@ class Logger {
     void (*images)(void*, const LoggedImages&, std::int64_t) = nullptr;
     void (*table)(void*, const LoggedTable&, std::int64_t) = nullptr;
     void (*file)(void*, std::string_view, std::string_view) = nullptr;
+    bool (*file_back)(void*, std::string_view, std::string_view) = nullptr;
     void (*result)(void*, const LoggedResult&) = nullptr;
   };
 

@@ -60,6 +60,16 @@ TUTTI_INLINE void Logger::upload_file(std::string_view remote_file_name,
   }
 }
 
+TUTTI_INLINE bool Logger::download_file(std::string_view remote_file_name,
+                                        std::string_view path) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.file_back != nullptr && sink.file_back(sink.self, remote_file_name, path)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 TUTTI_INLINE void Logger::log_result(const LoggedResult& result) const {
   for (const Sink& sink : sinks_) {
     if (sink.result != nullptr) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -129,6 +130,10 @@ concept ReceivesTable = requires(P& policy, const LoggedTable& table, std::int64
 template <class P>
 concept ReceivesFiles =
     requires(P& policy, std::string_view text) { policy.upload_file(text, text); };
+template <class P>
+concept GivesFilesBack = ReceivesFiles<P> && requires(P& policy, std::string_view text) {
+  { policy.download_file(text, text) } -> std::same_as<bool>;
+};
 template <class P>
 concept ReceivesResult =
     requires(P& policy, const LoggedResult& result) { policy.log_result(result); };

@@ -135,6 +135,11 @@ struct Switch final {
       policy.upload_file(remote_file_name, path);
     }
   }
+  bool download_file(std::string_view remote_file_name, std::string_view path)
+    requires detail::GivesFilesBack<P>
+  {
+    return acts() && policy.download_file(remote_file_name, path);
+  }
   void log_result(const LoggedResult& result)
     requires detail::ReceivesResult<P>
   {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tutti/loggers/csv.hpp>
+#include <tutti/loggers/detail/bring_back.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
 
 #include <algorithm>
@@ -274,6 +275,9 @@ TUTTI_INLINE void CSVLogger::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void CSVLogger::apply(AfterLoad, const State& state) {
+  if (run.speaks) {
+    detail::bring_back(remote_file_name, run.table.path(), state);
+  }
   run.table.begin(state.timestamp.batch, overwrite || state.autoresume);
 }
 

@@ -17,6 +17,7 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/loggers/detail/bring_back.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/detail/text.hpp>
 #include <tutti/loggers/run_path.hpp>

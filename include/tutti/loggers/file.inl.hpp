@@ -127,6 +127,9 @@ TUTTI_INLINE void FileLogger::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void FileLogger::apply(AfterLoad, const State& state) {
+  if (run.file.is_open()) {
+    detail::bring_back(remote_file_name, run.file.path(), state);
+  }
   run.file.begin(state.timestamp.batch > 0 || state.autoresume, overwrite);
   run.lines = 0;
   run.capture.start(run.file.descriptor(), capture_stdout, capture_stderr);

@@ -29,6 +29,9 @@ TUTTI_INLINE void JSONLinesLogger::apply(AfterLoad, const State& state) {
                         ", \"run_name\": " + detail::json_utf8(state.run_name) +
                             ", \"rank\": " + std::to_string(state.rank) +
                             ", \"world_size\": " + std::to_string(state.world_size));
+  if (run.speaks) {
+    detail::bring_back(remote_file_name, run.file.path(), state);
+  }
   run.file.begin(step > 0 || state.autoresume, overwrite, start, /*cut=*/true);
   run.latest.give_again(state, *this);
   write_values();  // a line of its own: what follows may have the same names
