@@ -310,7 +310,8 @@ TEST_CASE("logs go on where a run is resumed on another machine",
       CHECK(read_bytes(folder / place).starts_with(lines + "{\"type\": \"start\", \"step\": 4"));
     }
     const std::string rows = table.substr(0, table.rfind('\n', table.size() - 2) + 1);
-    CHECK(read_bytes(folder / "remote/calm-motet/metrics.csv").starts_with(rows));  // step 4 goes on
+    CHECK(
+        read_bytes(folder / "remote/calm-motet/metrics.csv").starts_with(rows));  // step 4 goes on
     CHECK(read_bytes(folder / "remote/calm-motet/logs-rank0.txt").starts_with(text));
     CHECK(!fs::exists(folder / "two/metrics.jsonl.from-store"));
   }

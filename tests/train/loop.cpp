@@ -173,6 +173,24 @@ TEST_CASE("a length in a unit that never passes is refused, not trained for ever
   Trainer<> tokens{tiny::net(), options(tiny::batches(3), "100tok")};
   CHECK_THROWS_WITH(tokens.fit(), ContainsSubstring("max_duration is 100tok, and the batches have "
                                                     "no tokens; give DataSpec a num_tokens"));
+  tutti::TrainerOptions intervals = options(tiny::batches(3), "1ep");
+  intervals.eval = {{"test", tiny::batches(1), {.interval = "5tok"}}};
+  const TemporaryFolder folder;
+  intervals.save_folder = folder.path().string();
+  intervals.save_interval = "7tok";
+  const auto said = [&] {
+    const Warnings warnings;
+    Trainer<>{tiny::net(), intervals}.fit();
+    return warnings.texts;
+  };
+  const std::vector<std::string> texts = said();
+  REQUIRE(texts.size() == 1);
+  CHECK_THAT(texts[0], ContainsSubstring("these never come due before the end: evaluations of "
+                                         "test, checkpoints in " +
+                                         intervals.save_folder + "; "));
+  intervals.eval = {{"test", tiny::batches(1), {.interval = "1ep"}}};
+  intervals.save_folder.clear();
+  CHECK(said().empty());
   Trainer<> examples{
       tiny::net(),
       options({tiny::batches(3), {.num_samples = [](const tutti::Batch&) { return 0; }}}, "9sp")};

@@ -203,6 +203,9 @@ class Loop {
     TUTTI_CHECK(state_.timestamp.sample > 0 || state_.max_duration.unit() != TimeUnit::sample,
                 "max_duration is ", to_string(state_.max_duration),
                 ", and the batches have no examples; DataSpec's num_samples gave 0");
+    if (state_.timestamp.batch == 1 && state_.timestamp.token == 0) {
+      warn_of_no_tokens(state_, run_);
+    }
     engine_.template fire<BatchEnd>(state_);
     if constexpr (detail::may_skip<Engine>) {
       go_back();

@@ -103,6 +103,9 @@ class RunCheckpoints {
   /// Leaves the folders to others.
   void release() { locks_.clear(); }
 
+  /// The folders of savers whose interval counts tokens.
+  [[nodiscard]] std::vector<std::string> saved_by_tokens() const;
+
   /// The newest checkpoint that the options' own saver has written and not removed; empty: none.
   [[nodiscard]] std::string last() const;
 

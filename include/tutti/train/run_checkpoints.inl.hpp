@@ -317,6 +317,17 @@ TUTTI_INLINE void RunCheckpoints::adopt_lists(const std::string& path) {
   }
 }
 
+TUTTI_INLINE std::vector<std::string> RunCheckpoints::saved_by_tokens() const {
+  std::vector<std::string> out;
+  for (const checkpoint::Saver* saver : savers_) {
+    const checkpoint::SaverOptions& options = saver->options();
+    if (options.monitor.empty() && options.interval.time().unit() == TimeUnit::token) {
+      out.push_back(saver->folder());
+    }
+  }
+  return out;
+}
+
 TUTTI_INLINE void RunCheckpoints::warn_of_old() const {
   for (const checkpoint::Saver* saver : savers_) {
     if (saver->failed()) {

@@ -83,6 +83,9 @@ std::vector<at::Tensor> frozen_parameters(const torch::nn::Module& model);
 /// Warns of run.frozen that require a gradient by now and are in no optimizer, and forgets those.
 void warn_of_untrained(const State& state, Run& run);
 
+/// Warns at rank 0 of evaluations and checkpoints that are due by tokens, when batches have none.
+void warn_of_no_tokens(const State& state, const Run& run);
+
 /// Refuses times below 0 and a dist_timeout that is none.
 /// Throws c10::ValueError with the option's name, its value and what is expected.
 void check_options(const TrainerOptions& options);

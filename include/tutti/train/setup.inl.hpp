@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include <tutti/train/run_checkpoints.hpp>
 #include <tutti/train/setup.hpp>
 
 namespace tutti::train {
@@ -134,6 +135,29 @@ TUTTI_INLINE void warn_of_untrained(const State& state, Run& run) {
                "now, and are in no optimizer, so they are not trained: ",
                names, count > 3 ? ", ..." : "",
                "; unfreeze them before, or let Unfreeze or BackboneFinetuning do it");
+  }
+}
+
+TUTTI_INLINE void warn_of_no_tokens(const State& state, const Run& run) {
+  std::string what;
+  const auto add = [&](const char* kind, const std::string& name) {
+    what += (what.empty() ? "" : ", ") + std::string(kind) + name;
+  };
+  for (const EvalSet& set : run.evals) {
+    if (set.interval.every.unit() == TimeUnit::token) {
+      add("evaluations of ", set.label);
+    }
+  }
+  if (run.checkpoints) {
+    for (const std::string& folder : run.checkpoints->saved_by_tokens()) {
+      add("checkpoints in ", folder);
+    }
+  }
+  if (state.rank == 0 && !what.empty()) {
+    TORCH_WARN(
+        "an interval counts tokens, and the batches have none, so these never come due "
+        "before the end: ",
+        what, "; give DataSpec a num_tokens function, or call the tensor that counts input_ids");
   }
 }
 
