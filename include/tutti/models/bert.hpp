@@ -48,7 +48,7 @@ namespace tutti::models {
 class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl>, public nn::CheckpointsBlocks {
  public:
   ~BertEncoderImpl() override;
-  explicit BertEncoderImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertEncoderImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -66,8 +66,8 @@ TORCH_MODULE(BertEncoder);
 class BertPoolerImpl : public torch::nn::Cloneable<BertPoolerImpl> {
  public:
   ~BertPoolerImpl() override;
-  explicit BertPoolerImpl(std::int64_t width) : width_(width) { reset(); }
-  void reset() override { dense = register_module("dense", nn::Linear(width_, width_)); }
+  explicit BertPoolerImpl(std::int64_t width);
+  void reset() override;
 
   /// x: [N, T, width]. Returns [N, width].
   at::Tensor forward(const at::Tensor& x) { return dense(x.select(1, 0)).tanh(); }
@@ -84,14 +84,7 @@ class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
  public:
   ~BertModelImpl() override;
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
-  explicit BertModelImpl(const BertOptions& options, bool add_pooling_layer = true)
-      : options_(options), pools_(add_pooling_layer) {
-    TUTTI_CHECK_VALUE(
-        options.num_attention_heads >= 1 && options.hidden_size % options.num_attention_heads == 0,
-        "BERT: hidden_size is ", options.hidden_size, " and num_attention_heads ",
-        options.num_attention_heads, ", expected a width that is a multiple of the heads");
-    reset();
-  }
+  explicit BertModelImpl(const BertOptions& options, bool add_pooling_layer = true);
 
   void reset() override;
 
@@ -113,7 +106,7 @@ TORCH_MODULE(BertModel);
 class BertTransformImpl : public torch::nn::Cloneable<BertTransformImpl> {
  public:
   ~BertTransformImpl() override;
-  explicit BertTransformImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertTransformImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -134,7 +127,7 @@ TORCH_MODULE(BertTransform);
 class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
  public:
   ~BertPredictionsImpl() override;
-  explicit BertPredictionsImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertPredictionsImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -156,8 +149,8 @@ TORCH_MODULE(BertPredictions);
 class BertHeadImpl : public torch::nn::Cloneable<BertHeadImpl> {
  public:
   ~BertHeadImpl() override;
-  explicit BertHeadImpl(const BertOptions& options) : options_(options) { reset(); }
-  void reset() override { predictions = register_module("predictions", BertPredictions(options_)); }
+  explicit BertHeadImpl(const BertOptions& options);
+  void reset() override;
 
   BertPredictions predictions{nullptr};
 
@@ -179,7 +172,7 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl>,
   using Options = BertOptions;
   using model_features = types<takes_tokens, has_attention, has_feed_forward, loss_takes_indices>;
 
-  explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
+  explicit BertForMaskedLMImpl(const BertOptions& options = {});
 
   void reset() override;
 
@@ -249,10 +242,7 @@ class BertForSequenceClassificationImpl
   using model_features = types<takes_tokens, has_attention, has_feed_forward>;
 
   explicit BertForSequenceClassificationImpl(const BertOptions& options = {},
-                                             std::int64_t labels = 2)
-      : num_labels(labels), options_(options) {
-    reset();
-  }
+                                             std::int64_t labels = 2);
 
   void reset() override;
 

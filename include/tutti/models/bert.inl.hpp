@@ -148,12 +148,61 @@ TUTTI_INLINE WeightLayout BertForSequenceClassificationImpl::weight_layout() con
 namespace tutti::models {
 
 TUTTI_INLINE BertEncoderImpl::~BertEncoderImpl() = default;
+
+TUTTI_INLINE BertEncoderImpl::BertEncoderImpl(const BertOptions& options) : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertPoolerImpl::~BertPoolerImpl() = default;
+
+TUTTI_INLINE BertPoolerImpl::BertPoolerImpl(std::int64_t width) : width_(width) {
+  reset();
+}
+
+TUTTI_INLINE void BertPoolerImpl::reset() {
+  dense = register_module("dense", nn::Linear(width_, width_));
+}
 TUTTI_INLINE BertModelImpl::~BertModelImpl() = default;
+
+TUTTI_INLINE BertModelImpl::BertModelImpl(const BertOptions& options, bool add_pooling_layer)
+    : options_(options), pools_(add_pooling_layer) {
+  TUTTI_CHECK_VALUE(
+      options.num_attention_heads >= 1 && options.hidden_size % options.num_attention_heads == 0,
+      "BERT: hidden_size is ", options.hidden_size, " and num_attention_heads ",
+      options.num_attention_heads, ", expected a width that is a multiple of the heads");
+  reset();
+}
 TUTTI_INLINE BertTransformImpl::~BertTransformImpl() = default;
+
+TUTTI_INLINE BertTransformImpl::BertTransformImpl(const BertOptions& options) : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertPredictionsImpl::~BertPredictionsImpl() = default;
+
+TUTTI_INLINE BertPredictionsImpl::BertPredictionsImpl(const BertOptions& options)
+    : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertHeadImpl::~BertHeadImpl() = default;
+
+TUTTI_INLINE BertHeadImpl::BertHeadImpl(const BertOptions& options) : options_(options) {
+  reset();
+}
+
+TUTTI_INLINE void BertHeadImpl::reset() {
+  predictions = register_module("predictions", BertPredictions(options_));
+}
 TUTTI_INLINE BertForMaskedLMImpl::~BertForMaskedLMImpl() = default;
+
+TUTTI_INLINE BertForMaskedLMImpl::BertForMaskedLMImpl(const BertOptions& options)
+    : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertForSequenceClassificationImpl::~BertForSequenceClassificationImpl() = default;
+
+TUTTI_INLINE BertForSequenceClassificationImpl::BertForSequenceClassificationImpl(
+    const BertOptions& options, std::int64_t labels)
+    : num_labels(labels), options_(options) {
+  reset();
+}
 
 }  // namespace tutti::models

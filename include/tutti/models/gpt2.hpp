@@ -78,13 +78,7 @@ class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
  public:
   ~GPT2AttentionImpl() override;
   /// layer: which block it is in, from 0.
-  GPT2AttentionImpl(const GPT2Options& options, std::int64_t layer)
-      : nn::PositionBiased(
-            {.heads = options.n_head, .causal = true, .scale = detail::gpt2_scale(options, layer)}),
-        options_(options),
-        layer_(layer) {
-    reset();
-  }
+  GPT2AttentionImpl(const GPT2Options& options, std::int64_t layer);
 
   void reset() override;
 
@@ -107,7 +101,7 @@ TORCH_MODULE(GPT2Attention);
 class GPT2MLPImpl : public torch::nn::Cloneable<GPT2MLPImpl> {
  public:
   ~GPT2MLPImpl() override;
-  explicit GPT2MLPImpl(const GPT2Options& options) : options_(options) { reset(); }
+  explicit GPT2MLPImpl(const GPT2Options& options);
 
   void reset() override;
 
@@ -128,9 +122,7 @@ class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl>, public nn::Blo
  public:
   ~GPT2BlockImpl() override;
   /// layer: which block it is, from 0.
-  GPT2BlockImpl(const GPT2Options& options, std::int64_t layer) : options_(options), layer_(layer) {
-    reset();
-  }
+  GPT2BlockImpl(const GPT2Options& options, std::int64_t layer);
 
   void reset() override;
 
@@ -153,7 +145,7 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>,
                       public nn::CheckpointsBlocks {
  public:
   ~GPT2ModelImpl() override;
-  explicit GPT2ModelImpl(const GPT2Options& options) : options_(options) { reset(); }
+  explicit GPT2ModelImpl(const GPT2Options& options);
 
   void reset() override;
 
@@ -191,12 +183,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
   using model_features = types<takes_tokens, has_attention, loss_takes_indices>;
 
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
-  explicit GPT2LMHeadModelImpl(const GPT2Options& options = {}) : options_(options) {
-    TUTTI_CHECK_VALUE(options.n_head >= 1 && options.n_embd % options.n_head == 0,
-                      "GPT-2: n_embd is ", options.n_embd, " and n_head ", options.n_head,
-                      ", expected a width that is a multiple of the heads");
-    reset();
-  }
+  explicit GPT2LMHeadModelImpl(const GPT2Options& options = {});
 
   void reset() override;
 

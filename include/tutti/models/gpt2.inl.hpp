@@ -137,10 +137,39 @@ TUTTI_INLINE WeightLayout GPT2LMHeadModelImpl::weight_layout() const {
 namespace tutti::models {
 
 TUTTI_INLINE GPT2AttentionImpl::~GPT2AttentionImpl() = default;
+
+TUTTI_INLINE GPT2AttentionImpl::GPT2AttentionImpl(const GPT2Options& options, std::int64_t layer)
+    : nn::PositionBiased(
+          {.heads = options.n_head, .causal = true, .scale = detail::gpt2_scale(options, layer)}),
+      options_(options),
+      layer_(layer) {
+  reset();
+}
 TUTTI_INLINE GPT2MLPImpl::~GPT2MLPImpl() = default;
+
+TUTTI_INLINE GPT2MLPImpl::GPT2MLPImpl(const GPT2Options& options) : options_(options) {
+  reset();
+}
 TUTTI_INLINE GPT2BlockImpl::~GPT2BlockImpl() = default;
+
+TUTTI_INLINE GPT2BlockImpl::GPT2BlockImpl(const GPT2Options& options, std::int64_t layer)
+    : options_(options), layer_(layer) {
+  reset();
+}
 TUTTI_INLINE GPT2ModelImpl::~GPT2ModelImpl() = default;
+
+TUTTI_INLINE GPT2ModelImpl::GPT2ModelImpl(const GPT2Options& options) : options_(options) {
+  reset();
+}
 TUTTI_INLINE GPT2LMHeadModelImpl::~GPT2LMHeadModelImpl() = default;
+
+TUTTI_INLINE GPT2LMHeadModelImpl::GPT2LMHeadModelImpl(const GPT2Options& options)
+    : options_(options) {
+  TUTTI_CHECK_VALUE(options.n_head >= 1 && options.n_embd % options.n_head == 0,
+                    "GPT-2: n_embd is ", options.n_embd, " and n_head ", options.n_head,
+                    ", expected a width that is a multiple of the heads");
+  reset();
+}
 
 }  // namespace tutti::models
 

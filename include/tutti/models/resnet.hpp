@@ -48,21 +48,10 @@ inline at::Tensor activate_in_place(nn::Activation activation, const at::Tensor&
   return activation == nn::Activation::relu ? x.relu_() : nn::activate(activation, x);
 }
 
-inline nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
-                       std::int64_t stride = 1, std::int64_t groups = 1) {
-  return nn::Conv2d(torch::nn::Conv2dOptions(in, out, kernel)
-                        .stride(stride)
-                        .padding(kernel / 2)
-                        .groups(groups)
-                        .bias(false));
-}
+nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride = 1,
+                std::int64_t groups = 1);
 
-inline nn::Sequential projection(const BlockOptions& options, std::int64_t out) {
-  if (options.stride == 1 && options.in_channels == out) {
-    return nullptr;
-  }
-  return nn::Sequential(conv(options.in_channels, out, 1, options.stride), nn::BatchNorm2d(out));
-}
+nn::Sequential projection(const BlockOptions& options, std::int64_t out);
 
 }  // namespace detail
 
@@ -72,7 +61,7 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
   ~BasicBlockImpl() override;
   static constexpr std::int64_t expansion = 1;
 
-  explicit BasicBlockImpl(const BlockOptions& options) : options_(options) { reset(); }
+  explicit BasicBlockImpl(const BlockOptions& options);
 
   void reset() override;
 
@@ -106,7 +95,7 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   ~BottleneckImpl() override;
   static constexpr std::int64_t expansion = 4;
 
-  explicit BottleneckImpl(const BlockOptions& options) : options_(options) { reset(); }
+  explicit BottleneckImpl(const BlockOptions& options);
 
   void reset() override;
 
@@ -229,103 +218,6 @@ class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
   ResNetOptions options_;
 };
 TORCH_MODULE(ResNet);
-
-inline ResNetImpl::ResNetImpl(ResNetOptions options) : options_(std::move(options)) {
-  TUTTI_CHECK_VALUE(!options_.layers.empty() && options_.layers.size() == options_.widths.size(),
-                    "ResNet: layers has ", options_.layers.size(), " stages and widths ",
-                    options_.widths.size(), ", expected one entry per stage in both");
-  for (const std::int64_t blocks : options_.layers) {
-    TUTTI_CHECK_VALUE(blocks >= 1, "ResNet: a stage has ", blocks, " blocks, expected at least 1");
-  }
-  TUTTI_CHECK_VALUE(options_.block == Block::bottleneck ||
-                        (options_.groups == 1 && options_.width_per_group == 64 &&
-                         !options_.downsample_in_bottleneck),
-                    "ResNet: basic blocks have no groups, no width_per_group and no "
-                    "downsample_in_bottleneck; leave them at 1, 64 and false or set block = "
-                    "Block::bottleneck");
-  TUTTI_CHECK_VALUE(options_.stem_width >= 0, "ResNet: stem_width is ", options_.stem_width,
-                    ", expected 1 or more, or 0 for the first of widths");
-  reset();
-}
-
-inline void ResNetImpl::make_stem() {
-  const bool large = options_.stem == Stem::imagenet;
-  const std::int64_t width = stem_width();
-  conv1 = register_module("conv1",
-                          detail::conv(options_.in_channels, width, large ? 7 : 3, large ? 2 : 1));
-  bn1 = register_module("bn1", nn::BatchNorm2d(width));
-  maxpool = nullptr;
-  if (large) {
-    const auto pool = torch::nn::MaxPool2dOptions(3).stride(2).padding(1);
-    maxpool = register_module("maxpool", nn::MaxPool2d(pool));
-  }
-}
-
-inline nn::Sequential ResNetImpl::make_stage(std::size_t stage, std::int64_t in_channels) const {
-  const bool basic = options_.block == Block::basic;
-  BlockOptions block{.in_channels = in_channels,
-                     .width = options_.widths[stage],
-                     .stride = stage == 0 && !options_.downsample_in_first_stage ? 1 : 2,
-                     .groups = options_.groups,
-                     .width_per_group = options_.width_per_group,
-                     .downsample_in_bottleneck = options_.downsample_in_bottleneck,
-                     .hidden_act = options_.hidden_act};
-  nn::Sequential blocks;
-  for (std::int64_t i = 0; i < options_.layers[stage]; ++i) {
-    if (basic) {
-      blocks->push_back(BasicBlock(block));
-    } else {
-      blocks->push_back(Bottleneck(block));
-    }
-    block.in_channels =
-        block.width * (basic ? BasicBlockImpl::expansion : BottleneckImpl::expansion);
-    block.stride = 1;
-  }
-  return blocks;
-}
-
-inline void ResNetImpl::reset() {
-  make_stem();
-  const std::int64_t expansion =
-      options_.block == Block::basic ? BasicBlockImpl::expansion : BottleneckImpl::expansion;
-  std::int64_t channels = stem_width();
-  stages.clear();
-  for (std::size_t stage = 0; stage < options_.layers.size(); ++stage) {
-    stages.push_back(
-        register_module("layer" + std::to_string(stage + 1), make_stage(stage, channels)));
-    channels = options_.widths[stage] * expansion;
-  }
-  avgpool = register_module("avgpool", nn::AdaptiveAvgPool2d(1));
-  fc = register_module("fc", nn::Linear(channels, options_.num_classes));
-  initialize();
-}
-
-inline at::Tensor ResNetImpl::features(const at::Tensor& x) {
-  at::Tensor y = detail::activate_in_place(options_.hidden_act, bn1(conv1(x)));
-  if (maxpool) {
-    y = maxpool(y);
-  }
-  for (nn::Sequential& stage : stages) {
-    y = stage(y);
-  }
-  return y;
-}
-
-inline void ResNetImpl::initialize() {
-  for (const auto& module : modules(/*include_self=*/false)) {
-    if (auto* conv = module->as<torch::nn::Conv2d>()) {
-      torch::nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
-    }
-    if (!options_.zero_init_residual) {
-      continue;
-    }
-    if (auto* basic = module->as<BasicBlock>()) {
-      torch::nn::init::zeros_(basic->bn2->weight);
-    } else if (auto* bottleneck = module->as<Bottleneck>()) {
-      torch::nn::init::zeros_(bottleneck->bn3->weight);
-    }
-  }
-}
 
 /// ResNet-18: 11.7 million parameters. `block` and `layers` of the options are overwritten, as in
 /// all these functions.

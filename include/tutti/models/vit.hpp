@@ -82,26 +82,9 @@ struct VisionTransformerOptions {
 
 namespace detail {
 
-inline nn::LayerNorm vit_norm(const VisionTransformerOptions& options) {
-  return nn::LayerNorm(
-      torch::nn::LayerNormOptions({options.hidden_dim}).eps(options.layer_norm_eps));
-}
+nn::LayerNorm vit_norm(const VisionTransformerOptions& options);
 
-inline torch::nn::AnyModule activation_module(nn::Activation activation) {
-  switch (activation) {
-    case nn::Activation::gelu:
-      return torch::nn::AnyModule(torch::nn::GELU());
-    case nn::Activation::gelu_new:
-      return torch::nn::AnyModule(torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
-    case nn::Activation::relu:
-      return torch::nn::AnyModule(torch::nn::ReLU());
-    case nn::Activation::silu:
-      return torch::nn::AnyModule(torch::nn::SiLU());
-    default:
-      return torch::nn::AnyModule(torch::nn::Functional(
-          [activation](const at::Tensor& x) { return nn::activate(activation, x); }));
-  }
-}
+torch::nn::AnyModule activation_module(nn::Activation activation);
 
 // Weights that keep the size of what comes in from `inputs` numbers, and no biases. They are normal
 // but for none beyond -2 and 2, as torch.nn.init.trunc_normal_ draws them.
@@ -121,10 +104,7 @@ void keep_size(Layer& layer, std::int64_t inputs) {
 class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::HeadedAttention {
  public:
   ~VitAttentionImpl() override;
-  explicit VitAttentionImpl(const VisionTransformerOptions& options)
-      : nn::HeadedAttention(options.num_heads, /*causal=*/false), options_(options) {
-    reset();
-  }
+  explicit VitAttentionImpl(const VisionTransformerOptions& options);
 
   void reset() override;
 
@@ -147,12 +127,9 @@ TORCH_MODULE(VitAttention);
 class LayerScaleImpl : public nn::Cloneable<LayerScaleImpl> {
  public:
   ~LayerScaleImpl() override;
-  LayerScaleImpl(std::int64_t width, double init_values)
-      : width_(width), init_values_(init_values) {
-    reset();
-  }
+  LayerScaleImpl(std::int64_t width, double init_values);
 
-  void reset() override { gamma = register_parameter("gamma", at::full({width_}, init_values_)); }
+  void reset() override;
 
   /// x: [..., width]. Returns the same shape.
   at::Tensor forward(const at::Tensor& x) { return x * gamma; }
@@ -172,7 +149,7 @@ TORCH_MODULE(LayerScale);
 class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualBlock {
  public:
   ~VitBlockImpl() override;
-  explicit VitBlockImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+  explicit VitBlockImpl(const VisionTransformerOptions& options);
 
   void reset() override;
 
@@ -203,7 +180,7 @@ TORCH_MODULE(VitBlock);
 class VitEncoderImpl : public nn::Cloneable<VitEncoderImpl> {
  public:
   ~VitEncoderImpl() override;
-  explicit VitEncoderImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+  explicit VitEncoderImpl(const VisionTransformerOptions& options);
 
   void reset() override;
 
@@ -284,91 +261,6 @@ class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
   VisionTransformerOptions options_;
 };
 TORCH_MODULE(VisionTransformer);
-
-inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptions& options)
-    : options_(options) {
-  using Size = std::pair<const char*, std::int64_t>;
-  for (const auto& [name, size] : {Size{"image_size", options.image_size},
-                                   {"patch_size", options.patch_size},
-                                   {"num_layers", options.num_layers},
-                                   {"num_heads", options.num_heads},
-                                   {"hidden_dim", options.hidden_dim},
-                                   {"mlp_dim", options.mlp_dim},
-                                   {"num_classes", options.num_classes},
-                                   {"in_channels", options.in_channels}}) {
-    TUTTI_CHECK_VALUE(size >= 1, "VisionTransformer: ", name, " is ", size, ", expected 1 or more");
-  }
-  TUTTI_CHECK_VALUE(options.representation_size >= 0, "VisionTransformer: representation_size is ",
-                    options.representation_size, ", expected 1 or more, or 0 for none");
-  // The others leave the pixels out that make no whole patch.
-  const bool whole_patches =
-      options.image_size % options.patch_size == 0 ||
-      (options.layout != VisionLayout::torchvision && options.image_size > options.patch_size);
-  TUTTI_CHECK_VALUE(whole_patches, "VisionTransformer: image_size is ", options.image_size,
-                    " and patch_size ", options.patch_size, ", expected images of whole patches");
-  TUTTI_CHECK_VALUE(options.class_token || options.global_pool == VitPool::avg,
-                    "VisionTransformer: class_token is false and global_pool is token, expected a "
-                    "class token, or global_pool = VitPool::avg");
-  TUTTI_CHECK_VALUE(options.hidden_dim % options.num_heads == 0,
-                    "VisionTransformer: hidden_dim is ", options.hidden_dim, " and num_heads ",
-                    options.num_heads, ", expected a width that is a multiple of the heads");
-  reset();
-}
-
-inline void VisionTransformerImpl::reset() {
-  const std::int64_t patch = options_.patch_size;
-  class_token = options_.class_token
-                    ? register_parameter("class_token", at::zeros({1, 1, options_.hidden_dim}))
-                    : at::Tensor();
-  const auto cut =
-      torch::nn::Conv2dOptions(options_.in_channels, options_.hidden_dim, patch).stride(patch);
-  conv_proj = register_module("conv_proj", nn::Conv2d(cut));
-  encoder = register_module("encoder", VitEncoder(options_));
-  if (!encoder->ln) {
-    fc_norm = register_module("fc_norm", detail::vit_norm(options_));
-  }
-  heads = register_module("heads", nn::Sequential());
-  std::int64_t width = options_.hidden_dim;
-  nn::Linear pre_logits{nullptr};
-  if (options_.representation_size != 0) {
-    pre_logits = nn::Linear(width, options_.representation_size);
-    heads->push_back("pre_logits", pre_logits);
-    heads->push_back("act", torch::nn::Tanh());
-    width = options_.representation_size;
-  }
-  if (options_.head_dropout != 0) {
-    heads->push_back("drop", nn::Dropout(options_.head_dropout));
-  }
-  const nn::Linear head(width, options_.num_classes);
-  heads->push_back("head", head);
-
-  detail::keep_size(*conv_proj, options_.in_channels * patch * patch);
-  if (pre_logits) {
-    detail::keep_size(*pre_logits, options_.hidden_dim);
-  }
-  torch::nn::init::zeros_(head->weight);
-  torch::nn::init::zeros_(head->bias);
-}
-
-inline at::Tensor VisionTransformerImpl::tokens(const at::Tensor& x) {
-  const std::int64_t size = options_.image_size;
-  const std::int64_t channels = options_.in_channels;
-  TUTTI_CHECK(x.dim() == 4 && x.size(1) == channels && x.size(2) == size && x.size(3) == size,
-              "VisionTransformer: the images are ", x.sizes(), ", expected [N, ", channels, ", ",
-              size, ", ", size,
-              "]; resize them, or make the model with their image_size and in_channels");
-  const at::Tensor patches = conv_proj(x).flatten(2).transpose(1, 2);
-  return class_token.defined() ? at::cat({class_token.expand({x.size(0), -1, -1}), patches}, 1)
-                               : patches;
-}
-
-inline at::Tensor VisionTransformerImpl::pooled(const at::Tensor& x) {
-  const std::int64_t first = class_token.defined() ? 1 : 0;
-  const at::Tensor y = options_.global_pool == VitPool::token
-                           ? x.select(1, 0)
-                           : x.narrow(1, first, x.size(1) - first).mean(1);
-  return fc_norm ? fc_norm(y) : y;
-}
 
 namespace detail {
 

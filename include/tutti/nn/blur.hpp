@@ -74,16 +74,9 @@ class BlurPool2dImpl : public torch::nn::Cloneable<BlurPool2dImpl> {
   ~BlurPool2dImpl() override;
   /// channels: of the inputs; 0 takes them from each input.
   explicit BlurPool2dImpl(std::int64_t channels = 0, torch::ExpandingArray<2> stride = 2,
-                          BlurBorder border = BlurBorder::zero)
-      : channels_(channels), stride_(stride), border_(border) {
-    reset();
-  }
+                          BlurBorder border = BlurBorder::zero);
 
-  void reset() override {
-    blur_filter = register_buffer(
-        "blur_filter",
-        functional::blur_filter().repeat({std::max<std::int64_t>(channels_, 1), 1, 1, 1}));
-  }
+  void reset() override;
 
   /// x: [N, C, H, W]. Returns [N, C, ceil(H / stride), ceil(W / stride)].
   at::Tensor forward(const at::Tensor& x) {

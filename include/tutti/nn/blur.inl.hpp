@@ -339,6 +339,18 @@ TUTTI_INLINE BlurConv2dImpl::BlurConv2dImpl(const torch::nn::Conv2dImpl& layer, 
 }
 
 TUTTI_INLINE BlurPool2dImpl::~BlurPool2dImpl() = default;
+
+TUTTI_INLINE BlurPool2dImpl::BlurPool2dImpl(std::int64_t channels, torch::ExpandingArray<2> stride,
+                                            BlurBorder border)
+    : channels_(channels), stride_(stride), border_(border) {
+  reset();
+}
+
+TUTTI_INLINE void BlurPool2dImpl::reset() {
+  blur_filter = register_buffer(
+      "blur_filter",
+      functional::blur_filter().repeat({std::max<std::int64_t>(channels_, 1), 1, 1, 1}));
+}
 TUTTI_INLINE BlurMaxPool2dImpl::~BlurMaxPool2dImpl() = default;
 TUTTI_INLINE BlurConv2dImpl::~BlurConv2dImpl() = default;
 

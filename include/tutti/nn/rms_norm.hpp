@@ -42,12 +42,11 @@ struct RMSNormOptions {
 /// What RMSNorm is without a slot.
 class PlainRMSNormImpl : public torch::nn::Cloneable<PlainRMSNormImpl> {
  public:
-  explicit PlainRMSNormImpl(const RMSNormOptions& with) : options(with) { reset(); }
+  explicit PlainRMSNormImpl(const RMSNormOptions& with);
   ~PlainRMSNormImpl() override;
-  explicit PlainRMSNormImpl(std::int64_t size, double eps = 1e-6)
-      : PlainRMSNormImpl(RMSNormOptions{.size = size, .eps = eps}) {}
+  explicit PlainRMSNormImpl(std::int64_t size, double eps = 1e-6);
 
-  void reset() override { weight = register_parameter("weight", at::ones({options.size})); }
+  void reset() override;
 
   /// x: [..., size]. Returns the same shape.
   at::Tensor forward(const at::Tensor& x) { return functional::rms_norm(x, weight, options.eps); }

@@ -211,6 +211,17 @@ TUTTI_INLINE void rms_backward(const RmsGradientJob& job, float* dweight) {
 
 namespace tutti::nn {
 TUTTI_INLINE PlainRMSNormImpl::~PlainRMSNormImpl() = default;
+
+TUTTI_INLINE PlainRMSNormImpl::PlainRMSNormImpl(const RMSNormOptions& with) : options(with) {
+  reset();
+}
+
+TUTTI_INLINE PlainRMSNormImpl::PlainRMSNormImpl(std::int64_t size, double eps)
+    : PlainRMSNormImpl(RMSNormOptions{.size = size, .eps = eps}) {}
+
+TUTTI_INLINE void PlainRMSNormImpl::reset() {
+  weight = register_parameter("weight", at::ones({options.size}));
+}
 }  // namespace tutti::nn
 
 namespace tutti::nn::detail {

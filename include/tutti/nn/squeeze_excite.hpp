@@ -25,7 +25,7 @@ namespace tutti::nn {
 /// the pixels, which saves a pass over all of them.
 struct ChannelMeansImpl : torch::nn::Cloneable<ChannelMeansImpl> {
   ~ChannelMeansImpl() override;
-  void reset() override {}
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x) {
     if (x.scalar_type() == at::kHalf) {  // whose sums may exceed it
@@ -42,10 +42,7 @@ class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
  public:
   ~SqueezeExcite2dImpl() override;
   /// num_features: C. latent_channels: the inner width, see width().
-  explicit SqueezeExcite2dImpl(std::int64_t num_features, double latent_channels = 0.125)
-      : num_features_(num_features), latent_(width(latent_channels, num_features)) {
-    reset();
-  }
+  explicit SqueezeExcite2dImpl(std::int64_t num_features, double latent_channels = 0.125);
 
   /// The inner width for `num_features` channels: latent_channels itself from 1 on, else that
   /// fraction of them, both rounded down.
@@ -60,15 +57,7 @@ class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
     return static_cast<std::int64_t>(wanted);
   }
 
-  void reset() override {
-    const auto linear = [](std::int64_t in, std::int64_t out) {
-      return Linear(torch::nn::LinearOptions(in, out).bias(false));
-    };
-    pool_and_mlp = register_module(
-        "pool_and_mlp",
-        Sequential(ChannelMeans(), torch::nn::Flatten(), linear(num_features_, latent_),
-                   torch::nn::ReLU(), linear(latent_, num_features_), torch::nn::Sigmoid()));
-  }
+  void reset() override;
 
   /// x: [N, C, H, W]. Returns the same shape.
   at::Tensor forward(const at::Tensor& x) {
@@ -109,7 +98,25 @@ TORCH_MODULE(SqueezeExciteConv2d);
 namespace tutti::nn {
 
 TUTTI_INLINE ChannelMeansImpl::~ChannelMeansImpl() = default;
+
+TUTTI_INLINE void ChannelMeansImpl::reset() {}
 TUTTI_INLINE SqueezeExcite2dImpl::~SqueezeExcite2dImpl() = default;
+
+TUTTI_INLINE SqueezeExcite2dImpl::SqueezeExcite2dImpl(std::int64_t num_features,
+                                                      double latent_channels)
+    : num_features_(num_features), latent_(width(latent_channels, num_features)) {
+  reset();
+}
+
+TUTTI_INLINE void SqueezeExcite2dImpl::reset() {
+  const auto linear = [](std::int64_t in, std::int64_t out) {
+    return Linear(torch::nn::LinearOptions(in, out).bias(false));
+  };
+  pool_and_mlp = register_module(
+      "pool_and_mlp",
+      Sequential(ChannelMeans(), torch::nn::Flatten(), linear(num_features_, latent_),
+                 torch::nn::ReLU(), linear(latent_, num_features_), torch::nn::Sigmoid()));
+}
 TUTTI_INLINE SqueezeExciteConv2dImpl::~SqueezeExciteConv2dImpl() = default;
 
 }  // namespace tutti::nn

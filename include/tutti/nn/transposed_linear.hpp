@@ -19,13 +19,9 @@ namespace tutti::nn {
 class PlainTransposedLinearImpl : public torch::nn::Cloneable<PlainTransposedLinearImpl> {
  public:
   ~PlainTransposedLinearImpl() override;
-  PlainTransposedLinearImpl(std::int64_t in, std::int64_t out) : in_(in), out_(out) { reset(); }
+  PlainTransposedLinearImpl(std::int64_t in, std::int64_t out);
 
-  void reset() override {
-    weight = register_parameter("weight", at::empty({in_, out_}));
-    bias = register_parameter("bias", at::zeros({out_}));
-    torch::nn::init::normal_(weight, 0, 0.02);
-  }
+  void reset() override;
 
   /// x: [..., in]. Returns [..., out].
   at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight.t(), bias); }
@@ -50,6 +46,17 @@ TORCH_MODULE(TransposedLinear);
 namespace tutti::nn {
 
 TUTTI_INLINE PlainTransposedLinearImpl::~PlainTransposedLinearImpl() = default;
+
+TUTTI_INLINE PlainTransposedLinearImpl::PlainTransposedLinearImpl(std::int64_t in, std::int64_t out)
+    : in_(in), out_(out) {
+  reset();
+}
+
+TUTTI_INLINE void PlainTransposedLinearImpl::reset() {
+  weight = register_parameter("weight", at::empty({in_, out_}));
+  bias = register_parameter("bias", at::zeros({out_}));
+  torch::nn::init::normal_(weight, 0, 0.02);
+}
 
 }  // namespace tutti::nn
 

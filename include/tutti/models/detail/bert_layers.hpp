@@ -56,7 +56,7 @@ class BertEmbeddingsImpl : public torch::nn::Cloneable<BertEmbeddingsImpl>,
                            public nn::PositionEmbedded {
  public:
   ~BertEmbeddingsImpl() override;
-  explicit BertEmbeddingsImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertEmbeddingsImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -80,10 +80,7 @@ class BertSelfAttentionImpl : public torch::nn::Cloneable<BertSelfAttentionImpl>
                               public nn::PositionBiased {
  public:
   ~BertSelfAttentionImpl() override;
-  explicit BertSelfAttentionImpl(const BertOptions& options)
-      : nn::PositionBiased(options.num_attention_heads, /*causal=*/false), options_(options) {
-    reset();
-  }
+  explicit BertSelfAttentionImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -104,9 +101,7 @@ TORCH_MODULE(BertSelfAttention);
 class BertResidualImpl : public torch::nn::Cloneable<BertResidualImpl> {
  public:
   ~BertResidualImpl() override;
-  BertResidualImpl(const BertOptions& options, std::int64_t in) : options_(options), in_(in) {
-    reset();
-  }
+  BertResidualImpl(const BertOptions& options, std::int64_t in);
 
   void reset() override;
 
@@ -128,7 +123,7 @@ TORCH_MODULE(BertResidual);
 class BertAttentionImpl : public torch::nn::Cloneable<BertAttentionImpl> {
  public:
   ~BertAttentionImpl() override;
-  explicit BertAttentionImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertAttentionImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -148,11 +143,9 @@ TORCH_MODULE(BertAttention);
 class BertIntermediateImpl : public torch::nn::Cloneable<BertIntermediateImpl> {
  public:
   ~BertIntermediateImpl() override;
-  explicit BertIntermediateImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertIntermediateImpl(const BertOptions& options);
 
-  void reset() override {
-    dense = register_module("dense", nn::Linear(options_.hidden_size, options_.intermediate_size));
-  }
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x) { return nn::activate(options_.hidden_act, dense(x)); }
 
@@ -169,7 +162,7 @@ class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>,
                       public nn::Block {
  public:
   ~BertLayerImpl() override;
-  explicit BertLayerImpl(const BertOptions& options) : options_(options) { reset(); }
+  explicit BertLayerImpl(const BertOptions& options);
 
   void reset() override;
 
@@ -280,11 +273,43 @@ TUTTI_INLINE void BertLayerImpl::set_gated(std::shared_ptr<nn::GatedFeedForwardI
 namespace tutti::models {
 
 TUTTI_INLINE BertEmbeddingsImpl::~BertEmbeddingsImpl() = default;
+
+TUTTI_INLINE BertEmbeddingsImpl::BertEmbeddingsImpl(const BertOptions& options)
+    : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertSelfAttentionImpl::~BertSelfAttentionImpl() = default;
+
+TUTTI_INLINE BertSelfAttentionImpl::BertSelfAttentionImpl(const BertOptions& options)
+    : nn::PositionBiased(options.num_attention_heads, /*causal=*/false), options_(options) {
+  reset();
+}
 TUTTI_INLINE BertResidualImpl::~BertResidualImpl() = default;
+
+TUTTI_INLINE BertResidualImpl::BertResidualImpl(const BertOptions& options, std::int64_t in)
+    : options_(options), in_(in) {
+  reset();
+}
 TUTTI_INLINE BertAttentionImpl::~BertAttentionImpl() = default;
+
+TUTTI_INLINE BertAttentionImpl::BertAttentionImpl(const BertOptions& options) : options_(options) {
+  reset();
+}
 TUTTI_INLINE BertIntermediateImpl::~BertIntermediateImpl() = default;
+
+TUTTI_INLINE BertIntermediateImpl::BertIntermediateImpl(const BertOptions& options)
+    : options_(options) {
+  reset();
+}
+
+TUTTI_INLINE void BertIntermediateImpl::reset() {
+  dense = register_module("dense", nn::Linear(options_.hidden_size, options_.intermediate_size));
+}
 TUTTI_INLINE BertLayerImpl::~BertLayerImpl() = default;
+
+TUTTI_INLINE BertLayerImpl::BertLayerImpl(const BertOptions& options) : options_(options) {
+  reset();
+}
 
 }  // namespace tutti::models
 

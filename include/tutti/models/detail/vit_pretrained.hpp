@@ -462,6 +462,15 @@ TUTTI_INLINE void add_huggingface(const VisionTransformerImpl& net, WeightLayout
 
 TUTTI_INLINE LayerScaleImpl::~LayerScaleImpl() = default;
 
+TUTTI_INLINE LayerScaleImpl::LayerScaleImpl(std::int64_t width, double init_values)
+    : width_(width), init_values_(init_values) {
+  reset();
+}
+
+TUTTI_INLINE void LayerScaleImpl::reset() {
+  gamma = register_parameter("gamma", at::full({width_}, init_values_));
+}
+
 TUTTI_INLINE VisionTransformerOptions
 VisionTransformerImpl::options_from(const PretrainedConfig& config) {
   detail::expect_family(config, VisionFamily::vision_transformer);
