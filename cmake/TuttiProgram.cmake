@@ -16,6 +16,10 @@ option(TUTTI_SHARE_COMPILATION "Programs made by tutti_add_program share tutti::
 set(TUTTI_PRECOMPILED_HEADERS "<tutti/tutti.hpp>" CACHE STRING "The headers that these programs share")
 mark_as_advanced(TUTTI_SHARE_COMPILATION TUTTI_PRECOMPILED_HEADERS)
 
+# What is in the precompiled header is 1.1 GB of GCC's heap: without this it looks through all of it for garbage, a twentieth
+# of the time from an edit to the object file. The most memory that it takes, 1.7 GB, is the same.
+set(TUTTI_GCC_KEEPS_HEADERS --param=ggc-min-heapsize=1400000)
+
 # Release, where the project in hand is top-level and nobody has chosen.
 macro(tutti_default_build_type)
   if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -43,6 +47,7 @@ tutti_add_program(${name} main.cpp).")
     set_target_properties(${name} PROPERTIES CXX_SCAN_FOR_MODULES OFF)
   endif()
   if(TUTTI_SHARE_COMPILATION)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:${TUTTI_GCC_KEEPS_HEADERS}>)
     tutti_ccache_options(options)
     if(options)
       target_compile_options(${name} PRIVATE ${options})

@@ -31,6 +31,7 @@ MOST_TRAINER = 1.25
 MOST_EDIT = {"-O0": 6.0, "-O2": 9.0}
 MOST_README = 10.0
 SHARED = "#include <tutti/tutti.hpp>\n"  # what cmake/TuttiProgram.cmake precompiles
+KEEPS_HEADERS = "--param=ggc-min-heapsize=1400000"  # what it gives GCC
 EVENTS = ["Init", "FitStart", "BatchStart", "BeforeForward", "AfterLoss", "AfterBackward", "BatchEnd",
           "EvalEnd"]
 
@@ -91,15 +92,18 @@ def is_clang(compiler):
 def precompile(compiler, flags, folder):
     """Precompiles SHARED as CMake does. Returns what a compilation with it needs, the seconds that took, and bytes."""
     header = pathlib.Path(folder) / "shared.hxx"
-    header.write_text(SHARED)
+    header.write_text("#pragma GCC system_header\n" + SHARED)
+    source = pathlib.Path(folder) / "shared.cxx"  # as CMake does: the header is included by an empty source
+    source.write_text("")
     if is_clang(compiler):
         made = header.with_suffix(".hxx.pch")
         taken = measure([compiler, "-std=gnu++20", *flags, "-Xclang", "-emit-pch", "-fpch-instantiate-templates", "-x",
-                         "c++-header", str(header), "-o", str(made)])
+                         "c++-header", "-Xclang", "-include", "-Xclang", str(header), "-c", str(source), "-o", str(made)])
         use = ["-Xclang", "-include-pch", "-Xclang", str(made), "-Xclang", "-include", "-Xclang", str(header)]
     else:
         made = header.with_suffix(".hxx.gch")
-        taken = measure([compiler, "-std=gnu++20", *flags, "-x", "c++-header", str(header), "-o", str(made)])
+        taken = measure([compiler, "-std=gnu++20", *flags, "-x", "c++-header", "-include", str(header), "-c", str(source),
+                         "-o", str(made)])
         use = ["-Winvalid-pch", "-include", str(header)]
     return use, taken, made.stat().st_size
 
@@ -125,7 +129,7 @@ def edits(compiler, name, flags, root, rounds):
             plain = [compiler, "-std=gnu++20", *level.split(), *flags]
             with_torch = measure([*plain, "-c", str(alone), "-o", str(out)])
             by_hand = measure([*plain, "-c", str(here / "by_hand.cpp"), "-o", str(out)])
-            shared = [*level.split(), *flags, "-DTUTTI_SEPARATE_COMPILATION"]
+            shared = [*level.split(), *flags, "-DTUTTI_SEPARATE_COMPILATION", *([] if is_clang(compiler) else [KEEPS_HEADERS])]
             use, once, size = precompile(compiler, shared, folder)
             alone.write_text("int main() {}\n")
             least = measure([compiler, "-std=gnu++20", *shared, *use, "-c", str(alone), "-o", str(out)])
