@@ -64,15 +64,11 @@ class Uploads final : public Mirror {
     }
   }
 
-  void written(const std::string& path, const std::string& link) noexcept override {
-    take(path, [&] { return staged(path, link); });
-  }
+  void written(const std::string& path, const std::string& link) noexcept override;
 
   /// Takes a file to be uploaded as the object `name`, and what has been added to it when its turn
   /// comes. Of the files that wait under one name only the last is kept.
-  void take_file(const std::string& path, const std::string& name) noexcept {
-    take(path, [&] { return staged_file(path, name); });
-  }
+  void take_file(const std::string& path, const std::string& name) noexcept;
 
   [[nodiscard]] bool failed() const noexcept override {
     return failed_.load(std::memory_order_acquire);

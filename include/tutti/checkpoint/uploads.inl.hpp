@@ -5,6 +5,14 @@
 
 namespace tutti::checkpoint {
 
+TUTTI_INLINE void Uploads::written(const std::string& path, const std::string& link) noexcept {
+  take(path, [&] { return staged(path, link); });
+}
+
+TUTTI_INLINE void Uploads::take_file(const std::string& path, const std::string& name) noexcept {
+  take(path, [&] { return staged_file(path, name); });
+}
+
 TUTTI_INLINE void Uploads::check() {
   std::string errors;
   {

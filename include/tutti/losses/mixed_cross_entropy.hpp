@@ -8,7 +8,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -26,35 +25,6 @@ struct MixedClasses {
 
 MixedClasses mixed_classes(const at::Tensor& logits, const at::Tensor& target,
                            const at::Tensor& rows, const std::vector<double>& weights);
-
-// Losses [N] of logits [N, C], and their gradient, without targets [N, C].
-struct MixedCrossEntropy : torch::autograd::Function<MixedCrossEntropy> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& classes, const at::Tensor& weights, double smoothing);
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor& logits = saved[0];
-    const at::Tensor& log_prob = saved[1];
-    const at::Tensor& classes = saved[2];
-    const at::Tensor& weights = saved[3];
-    const double smoothing = context->saved_data["smoothing"].toDouble();
-    const at::Tensor outer = gradients[0].unsqueeze(1);        // [N, 1]
-    const at::Tensor share = weights.sum(1, true).mul(outer);  // [N, 1]
-    const at::Tensor pairs = weights.mul(outer).mul(smoothing - 1).to(log_prob.scalar_type());
-    const double uniform = smoothing / static_cast<double>(logits.size(1));
-    at::Tensor gradient;               // [N, C]
-    if (at::GradMode::is_enabled()) {  // a gradient of this one needs the way back to the logits
-      gradient = logits.softmax(1, log_prob.scalar_type()).sub(uniform).mul(share);
-      gradient = gradient.scatter_add(1, classes, pairs);
-    } else {
-      gradient = smoothing == 0 ? log_prob.exp() : log_prob.exp().sub_(uniform);
-      gradient.mul_(share).scatter_add_(1, classes, pairs);
-    }
-    return {gradient.to(logits.scalar_type()), {}, {}, {}};
-  }
-};
 
 void expect_mixed(const at::Tensor& logits, const at::Tensor& target, const at::Tensor& rows,
                   const std::vector<double>& weights, double smoothing);

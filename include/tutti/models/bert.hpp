@@ -14,7 +14,6 @@
 #include <tutti/metrics/accuracy.hpp>
 #include <tutti/metrics/cross_entropy.hpp>
 #include <tutti/metrics/language.hpp>
-#include <tutti/metrics/make_metrics.hpp>
 #include <tutti/metrics/masked_accuracy.hpp>
 #include <tutti/metrics/mean_squared_error.hpp>
 #include <tutti/models/detail/bert_config.hpp>
@@ -200,9 +199,7 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl>,
     return losses_of(outputs.tensor(), batch.targets());
   }
 
-  static Metrics metrics(bool /*train*/) {
-    return make_metrics(LanguageCrossEntropy{}, MaskedAccuracy{});
-  }
+  static Metrics metrics(bool /*train*/);
   void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
     metric.update(all_logits(outputs.tensor()), batch.targets());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/metrics/make_metrics.hpp>
 #include <tutti/models/bert.hpp>
 
 namespace tutti::models {
@@ -192,6 +193,10 @@ TUTTI_INLINE void BertHeadImpl::reset() {
   predictions = register_module("predictions", BertPredictions(options_));
 }
 TUTTI_INLINE BertForMaskedLMImpl::~BertForMaskedLMImpl() = default;
+
+TUTTI_INLINE Metrics BertForMaskedLMImpl::metrics(bool) {
+  return make_metrics(LanguageCrossEntropy{}, MaskedAccuracy{});
+}
 
 TUTTI_INLINE BertForMaskedLMImpl::BertForMaskedLMImpl(const BertOptions& options)
     : options_(options) {

@@ -14,7 +14,6 @@
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/metrics/language.hpp>
-#include <tutti/metrics/make_metrics.hpp>
 #include <tutti/models/causal_lm.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/models/pretrained_config.hpp>
@@ -217,9 +216,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
     return losses_of(outputs.tensor(), detail::next_tokens(batch));
   }
 
-  static Metrics metrics(bool /*train*/) {
-    return make_metrics(LanguageCrossEntropy{}, LanguagePerplexity{});
-  }
+  static Metrics metrics(bool /*train*/);
   void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
     metric.update(all_logits(outputs.tensor()), detail::next_tokens(batch));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/metrics/make_metrics.hpp>
 #include <tutti/models/gpt2.hpp>
 
 namespace tutti::models::detail {
@@ -162,6 +163,10 @@ TUTTI_INLINE GPT2ModelImpl::GPT2ModelImpl(const GPT2Options& options) : options_
   reset();
 }
 TUTTI_INLINE GPT2LMHeadModelImpl::~GPT2LMHeadModelImpl() = default;
+
+TUTTI_INLINE Metrics GPT2LMHeadModelImpl::metrics(bool) {
+  return make_metrics(LanguageCrossEntropy{}, LanguagePerplexity{});
+}
 
 TUTTI_INLINE GPT2LMHeadModelImpl::GPT2LMHeadModelImpl(const GPT2Options& options)
     : options_(options) {
