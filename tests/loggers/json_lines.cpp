@@ -1,6 +1,7 @@
 #include <tutti/loggers/json_lines.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -68,7 +69,7 @@ std::string outline(const std::vector<Json>& lines) {
 // Logs at the end of a batch, so at the step of a checkpoint that is written there.
 struct LogsBehind {
   void apply(tutti::BatchEnd, tutti::State& state) const {
-    state.log_metrics({{"behind", state.timestamp.batch * 10}});
+    state.log_metrics({{"behind", state.timestamp.batch * 10}, {"no UTF-8: \xFF", std::nan("")}});
   }
 };
 

@@ -10,6 +10,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/state.hpp>
 
@@ -71,8 +72,12 @@ TUTTI_INLINE void StepMetrics::add(std::span<const LoggedMetric> metrics, std::i
 TUTTI_INLINE void StepMetrics::save(Archive& archive) const {
   if (count_ > 0) {
     const auto count = static_cast<std::ptrdiff_t>(count_);
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < count_; ++i) {
+      names.push_back(utf8(names_[i]));  // a checkpoint has no other text
+    }
     archive.put("step", step_);
-    archive.put("names", std::vector<std::string>(names_.begin(), names_.begin() + count));
+    archive.put("names", names);
     archive.put("values", std::vector<double>(values_.begin(), values_.begin() + count));
   }
 }
