@@ -54,13 +54,13 @@ TUTTI_INLINE bool RemoteUploader::download_file(std::string_view remote_file_nam
   if (!run.uploads || run.dry) {
     return false;
   }
-  const std::string name(remote_file_name);
+  const std::string remote(remote_file_name);
   const std::string target(path);
   std::string problem;
   std::chrono::milliseconds wait = retry_wait;
   for (int attempt = 1; attempt <= num_attempts; ++attempt, wait *= 2) {
     try {
-      object_store.download_object(name, target);
+      object_store.download_object(remote, target);
       return true;
     } catch (const ObjectNotFound&) {
       return false;
@@ -72,9 +72,9 @@ TUTTI_INLINE bool RemoteUploader::download_file(std::string_view remote_file_nam
       std::this_thread::sleep_for(wait);
     }
   }
-  TUTTI_CHECK(on_error == OnUploadError::warn, "RemoteUploader: cannot bring back '", name,
+  TUTTI_CHECK(on_error == OnUploadError::warn, "RemoteUploader: cannot bring back '", remote,
               "' of the run that is resumed, and the next upload would replace it: ", problem);
-  TORCH_WARN("RemoteUploader: cannot bring back '", name,
+  TORCH_WARN("RemoteUploader: cannot bring back '", remote,
              "' of the run that is resumed, and the next upload will replace it: ", problem);
   return false;
 }
