@@ -10,6 +10,8 @@
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/lora.hpp>
+#include <tutti/callbacks/remote_uploader.hpp>
+#include <tutti/checkpoint/local_object_store.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/llama.hpp>
@@ -298,8 +300,13 @@ TEST_CASE("adapters alone are written at an interval as PEFT's two files",
       .model = part, .folder = (folder / "peft").string(), .save_interval = "1ba"};
   CHECK_THROWS_WITH(models::save_pretrained(part, (folder / "early").string()),
                     ContainsSubstring("no adapters to write"));
-  Trainer(net.ptr(), text_options(), lora, adapters).fit();
+  const LocalObjectStore store{(folder / "remote").string()};
+  Trainer(net.ptr(), text_options(), lora, adapters, RemoteUploader{.object_store = store}).fit();
   CHECK(sorted_names(folder / "peft") == Names{"ba1", "ba2", "ba3", "latest"});
+  Names there = store.list_objects("");
+  std::erase_if(
+      there, [](const std::string& name) { return name.find("/peft/ba3/") == std::string::npos; });
+  CHECK(there.size() == 2);
   CHECK(sorted_names(folder / "peft/ba3") ==
         Names{"adapter_config.json", "adapter_model.safetensors"});
   functional::save_lora(*net, lora, (folder / "by_hand").string());

@@ -36,9 +36,9 @@ void upload_checked(const AnyObjectStore& store, const std::string& name,
 
 }  // namespace detail
 
-/// Uploads a checkpoint's folder as `name`, or a folder of Hugging Face's, whose config.json goes
-/// last. Throws what the store throws, and c10::Error when an object has another size than its
-/// file.
+/// Uploads a checkpoint's folder as `name`, or a folder of Hugging Face's, whose
+/// config.json, or adapter_config.json, goes last. Throws what the store throws, and c10::Error
+/// when an object has another size than its file.
 void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
                      const std::string& name);
 

@@ -25,15 +25,17 @@ namespace tutti::checkpoint {
 
 TUTTI_INLINE void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
                                   const std::string& name) {
-  if (detail::path_exists(folder / "config.json") &&
-      !detail::path_exists(folder / "manifest.json")) {
+  for (const std::string config : {"config.json", "adapter_config.json"}) {
+    if (!detail::path_exists(folder / config) || detail::path_exists(folder / "manifest.json")) {
+      continue;
+    }
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       const std::string file = entry.path().filename().string();
-      if (entry.is_regular_file() && file != "config.json") {
+      if (entry.is_regular_file() && file != config) {
         detail::upload_checked(store, name + '/' + file, entry.path());
       }
     }
-    detail::upload_checked(store, name + "/config.json", folder / "config.json");
+    detail::upload_checked(store, name + '/' + config, folder / config);
     return;
   }
   const Manifest manifest = detail::read_manifest(folder);
