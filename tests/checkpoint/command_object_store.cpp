@@ -66,6 +66,23 @@ TEST_CASE("a command that fails is told with its status and what it said",
                     ContainsSubstring("ended with status 1: cp: cannot stat"));
   store.upload = "sh -c 'echo refused >&2; exit 7' {file} {name}";
   CHECK_THROWS_WITH(store.upload_object("a", "b"), ContainsSubstring("status 7: refused"));
+  // What is quoted is not what is said, and a program that cannot be run says nothing of an object.
+  const auto not_there = [&](const std::string& name) {
+    try {
+      store.download_object(name, (folder / "x").string());
+    } catch (const ObjectNotFound&) {
+      return true;
+    } catch (const c10::Error&) {
+      return false;
+    }
+    return false;
+  };
+  store.download = "sh -c 'echo reset while reading s3://$1 >&2; exit 1' {file} {name}";
+  CHECK(!not_there("run404/checkpoints/latest"));
+  store.download = "sh -c 'echo s3://$1: 404 >&2; exit 1' {file} {name}";
+  CHECK(not_there("run404/checkpoints/latest"));
+  store.download = "sh -c 'no-such-program' {file} {name}";
+  CHECK(!not_there("checkpoints/latest"));
   store.download = "sh -c 'exit 44' {file} {name}";
   store.not_found = {"status 44"};
   CHECK_THROWS_AS(store.download_object("a", "b"), ObjectNotFound);

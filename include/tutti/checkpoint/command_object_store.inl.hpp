@@ -76,8 +76,16 @@ TUTTI_INLINE std::string CommandObjectStore::filled(std::string_view word, const
 TUTTI_INLINE std::string CommandObjectStore::run(const std::string& command, const Values& values,
                                                  const std::string& object) const {
   std::vector<std::string> words = detail::words_of(command);
+  std::vector<std::string> own;  // what the command may quote, which says nothing of an object
   for (std::string& word : words) {
-    word = filled(word, values);
+    std::string full = filled(word, values);
+    if (full != word) {
+      own.push_back(full);
+    }
+    word = std::move(full);
+  }
+  for (const auto& [placeholder, value] : values) {
+    own.emplace_back(value);
   }
   detail::CommandResult result = detail::run_command(words, timeout);
   if (result.status == 0) {
@@ -93,8 +101,17 @@ TUTTI_INLINE std::string CommandObjectStore::run(const std::string& command, con
   }
   const std::string text = "CommandObjectStore: '" + line + "' ended with " +
                            (result.status < 0 ? "a signal" : status) + ": " + said;
+  constexpr std::size_t least = 8;  // a name of few letters is a part of other words
+  for (const std::string& quoted : own) {
+    for (std::size_t at = 0;
+         quoted.size() >= least && (at = said.find(quoted, at)) != std::string::npos;) {
+      said.erase(at, quoted.size());
+    }
+  }
+  // 126 and 127: a program that could not be run, as a shell and env say.
+  const bool ran = result.status >= 0 && result.status != 126 && result.status != 127;
   for (const std::string& sign : not_found) {
-    if (!object.empty() && (said.find(sign) != std::string::npos || sign == status)) {
+    if (!object.empty() && ((ran && said.find(sign) != std::string::npos) || sign == status)) {
       throw ObjectNotFound(text);
     }
   }
