@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,21 @@ TEST_CASE("named tensors keep the order in which they were put in", "[core][batc
   CHECK(!tensors["d"].defined());
   tensors.clear();
   CHECK(tensors.empty());
+}
+
+TEST_CASE("a reference to a tensor stays valid when others are added", "[core][batch]") {
+  Batch batch{{"input_ids", numbers(3)}};
+  batch["labels"] = batch.at("input_ids");
+  batch["a"] = batch.inputs();
+  batch["b"] = batch["labels"];
+  CHECK(batch.names() == "input_ids, labels, a, b");
+  for (const auto& [name, tensor] : batch) {
+    CHECK(tensor.is_same(batch.inputs()));
+  }
+  const at::Tensor& kept = batch.targets();
+  const Batch moved = std::move(batch);
+  CHECK(kept.is_same(moved.at("labels")));
+  CHECK(std::is_nothrow_move_constructible_v<Batch>);
 }
 
 TEST_CASE("asking for a name that is missing says which there are", "[core][batch]") {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -17,7 +18,8 @@
 namespace tutti {
 
 /// A few tensors by name, in the order in which they were put in. Lookup is linear: batches,
-/// outputs and losses have a handful of entries.
+/// outputs and losses have a handful of entries. A reference to a tensor stays valid until clear(),
+/// whatever is added: `batch["labels"] = batch.at("input_ids")` does what it says.
 class NamedTensors {
  public:
   using value_type = std::pair<std::string, at::Tensor>;
@@ -58,7 +60,7 @@ class NamedTensors {
  protected:
   [[nodiscard]] const at::Tensor* find(std::string_view name) const;
 
-  std::vector<value_type> entries_;
+  std::list<value_type> entries_;
 };
 
 /// One batch: named tensors whose dimension 0 counts examples (tensors without dimensions are
@@ -73,7 +75,6 @@ class Batch : public NamedTensors {
     entries_.emplace_back("inputs", std::move(inputs));
   }
   Batch(at::Tensor inputs, at::Tensor targets) {
-    entries_.reserve(2);
     entries_.emplace_back("inputs", std::move(inputs));
     entries_.emplace_back("targets", std::move(targets));
   }
@@ -151,7 +152,6 @@ class Loss : public NamedTensors {
 }  // namespace tutti
 
 #if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class std::vector<tutti::NamedTensors::value_type>;
 TUTTI_TEMPLATE class std::vector<tutti::Batch>;
 #endif
 
