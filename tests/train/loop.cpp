@@ -583,6 +583,28 @@ TEST_CASE("a schedule waits for data that comes with fit()", "[train][loop][sche
   CHECK(trainer.get<Rates>().used == whole);
 }
 
+TEST_CASE("an iteration that ends inside an epoch begins it anew, of which a warning tells",
+          "[train][loop]") {
+  const auto run = [](const char* length, const char* until) {
+    tutti::TrainerOptions now = options(tiny::batches(4), until);
+    now.train.hooks.num_tokens = [](const tutti::Batch&) { return tutti::TokenCount(10); };
+    now.iteration_length = tutti::Time::parse(length);
+    const Warnings warnings;
+    Trainer<> trainer{tiny::net(), now};
+    trainer.fit();
+    return warnings.texts;
+  };
+  const std::vector<std::string> told = run("30tok", "3iter");
+  REQUIRE(told.size() == 1);
+  CHECK_THAT(told.front(), ContainsSubstring("iteration_length is 30tok, and iteration 0 ended in "
+                                             "the middle of epoch 0, behind 3 of its 4 batches"));
+  CHECK(run("50tok", "3ep").size() == 1);  // behind one batch of the second
+  CHECK(run("40tok", "8ba").empty());
+  CHECK_THROWS_WITH(
+      run("30tok", "2ep"),
+      ContainsSubstring("no epoch ever ends and max_duration (2ep) is never reached"));
+}
+
 TEST_CASE("a ratio for a schedule that there is not is refused", "[train][loop][schedule]") {
   tutti::TrainerOptions now = options(tiny::batches(2), "4ep");
   now.scale_schedule_ratio = 0.5;

@@ -217,6 +217,7 @@ class Loop {
     checkpoint<BatchCheckpoint>();
     const bool iteration_done = iteration_is_over(TimeUnit::token);
     if (iteration_done) {
+      warn_of_iteration(state_, run_);
       end_iteration();
     }
     return iteration_done || stopped() || state_.timestamp >= state_.max_duration;

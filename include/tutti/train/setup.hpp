@@ -197,6 +197,12 @@ void warn_of_batch_size(const State& state, const Timestamp& begun);
 /// of the epoch.
 void warn_of_rest(const State& state, std::int64_t done);
 
+/// Says, at the end of the first iteration in tokens that ends within an epoch, that the epoch then
+/// begins anew, on the same batches.
+/// Throws c10::ValueError when max_duration is in epochs and none ended in the iteration, since
+/// none ever will.
+void warn_of_iteration(const State& state, const Run& run);
+
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
 /// Throws c10::ValueError when its label is taken, by another one or by the training data, since
 /// the metrics of both would have the same names.
