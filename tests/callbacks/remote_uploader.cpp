@@ -14,6 +14,7 @@
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/tensorboard.hpp>
+#include <tutti/metrics/loss_metric.hpp>
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 
@@ -63,6 +64,21 @@ struct Unreliable : WrappedStore {
       throw std::runtime_error("the line is down");
     }
     store.upload_object(name, file);
+  }
+};
+
+// A network whose evaluation metric is what the test says, evaluation after evaluation.
+struct Graded : tiny::Net {
+  std::vector<double> grades;
+  std::size_t next = 0;
+
+  Metrics metrics(bool train) const {
+    return train ? Metrics{} : Metrics{std::make_shared<LossMetric>(mean, "Grade")};
+  }
+  static at::Tensor mean(const at::Tensor& outputs, const at::Tensor&) { return outputs.mean(); }
+  Outputs eval_forward(const Batch&) { return at::full({2}, grades.at(next++)); }
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
+    metric.update(outputs.tensor(), batch.targets());
   }
 };
 
@@ -148,6 +164,127 @@ TEST_CASE("autoresume takes what the store has where the save folder is empty",
   trainer.fit();
   CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba6", "latest"});
   CHECK(read_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink") == "ep0-ba6\n");
+}
+
+TEST_CASE("autoresume takes from the store what the save folder does not keep",
+          "[callbacks][remote_uploader][resume]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.autoresume = true;
+  run.save_num_checkpoints_to_keep = 0;
+  Trainer(tiny::net(), run, to(folder)).fit();
+  CHECK(sorted_names(folder / "checkpoints").empty());
+  CHECK(LocalObjectStore{(folder / "remote").string()}.list_objects() == four_batches);
+  for (const std::int64_t batches : {4, 6}) {  // the second finds a pointer to what is gone
+    run.max_duration = Time(batches + 2, TimeUnit::batch);
+    Trainer trainer(tiny::net(), run, to(folder));
+    CHECK(trainer.state().timestamp.batch == batches);
+    trainer.fit();
+    CHECK(read_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink") ==
+          "ep0-ba" + std::to_string(batches + 2) + "\n");
+  }
+}
+
+TEST_CASE("a resumed run uploads what the one before it has not",
+          "[callbacks][remote_uploader][resume]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.autoresume = true;
+  run.save_num_checkpoints_to_keep = -1;
+  const LocalObjectStore store{(folder / "remote").string()};
+  const std::string pointer = "remote/calm-motet/checkpoints/latest.symlink";
+  SECTION("all") {
+    Trainer(tiny::net(), run).fit();
+  }
+  SECTION("the newest") {
+    Trainer(tiny::net(), run, to(folder)).fit();
+    fs::remove_all(folder / "remote/calm-motet/checkpoints/ep0-ba4");
+    write_bytes(folder / pointer, "ep0-ba2\n");
+  }
+  SECTION("the pointer to it") {
+    Trainer(tiny::net(), run, to(folder)).fit();
+    write_bytes(folder / pointer, "ep0-ba2\n");
+  }
+  Trainer(tiny::net(), run, to(folder)).fit();
+  CHECK(store.list_objects() == four_batches);
+  CHECK(read_bytes(folder / pointer) == "ep0-ba4\n");
+}
+
+TEST_CASE("a store that cannot be asked for what it lacks ends the run, or warns",
+          "[callbacks][remote_uploader][resume]") {
+  struct Silent : WrappedStore {
+    void download_object(const std::string& name, const std::string& file) const {
+      TORCH_CHECK(!name.ends_with(".symlink"), "the line is down");
+      store.download_object(name, file);
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.autoresume = true;
+  Trainer(tiny::net(), run).fit();
+  run.max_duration = "6ba";
+  RemoteUploader uploader = to(folder);
+  uploader.object_store = Silent{{{(folder / "remote").string()}}};
+  uploader.on_error = GENERATE(OnUploadError::stop, OnUploadError::warn);
+  const bool warns = uploader.on_error == OnUploadError::warn;
+  const Warnings warnings;
+  Trainer trainer(tiny::net(), run, std::move(uploader));
+  if (warns) {
+    trainer.fit();
+    CHECK_THAT(warnings.texts.at(0),
+               ContainsSubstring("has not uploaded") && ContainsSubstring("the line is down"));
+  } else {
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("has not uploaded") &&
+                                         ContainsSubstring("the line is down"));
+  }
+}
+
+TEST_CASE("a best checkpoint is still the best where a run is resumed on another machine",
+          "[callbacks][remote_uploader][resume]") {
+  const std::int64_t keep = GENERATE(-1, 1, 2);
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder, "6ba");
+  run.autoresume = true;
+  run.train = tiny::batches(16);
+  run.eval = {{"test", tiny::batches(1)}};
+  run.eval_interval = "2ba";
+  const auto fit = [&](Time until, std::vector<double> grades) {
+    run.max_duration = until;
+    auto model = std::make_shared<Graded>();
+    model->grades = std::move(grades);
+    Trainer trainer(model, run, to(folder),
+                    CheckpointSaver{.folder = (folder / "best").string(),
+                                    .num_checkpoints_to_keep = keep,
+                                    .monitor = "Grade",
+                                    .dataloader_label = "test",
+                                    .mode = MonitorMode::max});
+    trainer.fit();
+  };
+  fit("6ba", {0.5, 0.9, 0.7});
+  CHECK(read_bytes(folder / "remote/calm-motet/best/best.symlink") == "ep0-ba4\n");
+  fs::rename(folder / "checkpoints", folder / "lost");
+  fs::rename(folder / "best", folder / "lost best");
+  fit("8ba", {0.8});
+  CHECK(read_bytes(folder / "remote/calm-motet/best/best.symlink") == "ep0-ba4\n");
+  CHECK(fs::read_symlink(folder / "best/best") == "ep0-ba4");
+  fit("10ba", {0.95});
+  CHECK(read_bytes(folder / "remote/calm-motet/best/best.symlink") == "ep0-ba10\n");
+  CHECK(fs::read_symlink(folder / "best/best") == "ep0-ba10");
+}
+
+TEST_CASE("two savers whose copies would replace each other's are refused",
+          "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  const auto with = [&](CheckpointSaver saver) {
+    saver.folder = (folder / "other/checkpoints").string();
+    Trainer trainer(tiny::net(), options(folder), to(folder), std::move(saver));
+  };
+  const std::string text = "would both be copied to 'file://" +
+                           (folder / "remote/calm-motet/checkpoints").string() + "'";
+  CHECK_THROWS_WITH(with({}), ContainsSubstring(text));
+  CHECK_THROWS_WITH(with({.filename = "w{batch}"}), ContainsSubstring(text));
+  CHECK_THROWS_WITH(with({.latest_filename = "newest"}), ContainsSubstring(text));
+  CHECK_NOTHROW(with({.filename = "w{batch}", .latest_filename = "newest"}));
 }
 
 TEST_CASE("what fails is tried again", "[callbacks][remote_uploader]") {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace tutti::checkpoint {
 
@@ -16,7 +17,8 @@ class Mirror {
   virtual ~Mirror() = default;
 
   /// A checkpoint is whole on disk; those that it replaces are removed once this returns. Called
-  /// on the thread that wrote. path: its folder. link: the pointer that names it now; empty: none.
+  /// on the thread that wrote. path: its folder. link: the pointer that names it now, here too
+  /// unless nothing is kept here; empty: none.
   virtual void written(const std::string& path, const std::string& link) noexcept = 0;
 
   /// A copy could not be made, which check() would tell.
@@ -35,6 +37,20 @@ class Mirror {
   /// Brings the checkpoint of that address, or what a pointer there names, to the new folder
   /// `target`. Returns false when the address is none of its own.
   virtual bool fetch(const std::string& uri, const std::string& target) = 0;
+
+  /// Brings the checkpoint `name` of the copies of `folder` to where it was. Returns false when
+  /// there is no copy.
+  virtual bool fetch_named(const std::string& /*folder*/, const std::string& /*name*/) {
+    return false;
+  }
+
+  /// Takes what an earlier process has written and not copied. saved: the checkpoints that there
+  /// are of one folder, oldest first. link: its pointer, which names one of them; empty: none.
+  virtual void catch_up(const std::vector<std::string>& /*saved*/,
+                        const std::string& /*link*/) noexcept {}
+
+  /// Where the copies of a folder go, so that no two go to the same; empty: it cannot tell.
+  [[nodiscard]] virtual std::string address_of(const std::string& /*folder*/) const { return {}; }
 };
 
 }  // namespace tutti::checkpoint

@@ -74,7 +74,7 @@ inline void check_target(const Saver::Target& target) {
 /// What follows when a target's checkpoint is on disk: points to it, tells the mirrors, removes
 /// what it replaces.
 inline void after_write(const Saver::Target& target, const std::vector<Mirror*>& mirrors) {
-  if (!target.link.empty()) {
+  if (!target.link.empty() && target.links_here) {
     point_latest(target.link, std::filesystem::path(target.path).filename().string());
   }
   for (Mirror* mirror : mirrors) {
@@ -82,6 +82,9 @@ inline void after_write(const Saver::Target& target, const std::vector<Mirror*>&
   }
   for (const std::string& old : target.surplus) {
     if (carries(old, target.id)) {
+      if (!target.link.empty() && !target.links_here && resolve(target.link) == old) {
+        detail::remove_tree(target.link);  // brought back from a mirror with what goes now
+      }
       remove_snapshot(old);
     }
   }

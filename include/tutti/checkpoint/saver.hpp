@@ -109,6 +109,7 @@ class Saver {
   struct Target {
     std::string path{};                  ///< where it goes
     std::string link{};                  ///< to be pointed at it then; empty: none
+    bool links_here = true;              ///< else only copies elsewhere have the link
     std::vector<std::string> surplus{};  ///< to be removed then, where they carry the id
     std::string id{};                    ///< what it is to carry
     bool overwrite = false;              ///< it may replace one that does not
@@ -143,6 +144,10 @@ class Saver {
   void load(const Archive& archive);
 
   [[nodiscard]] const Loaded& loaded() const { return loaded_; }
+
+  /// Names of that list whose checkpoints a monitor compares further ones with: all where few are
+  /// kept, else the best.
+  [[nodiscard]] std::vector<std::string> compared() const;
 
   /// Goes on with the loaded list, as the saver that it is from. batch: where the run is; what was
   /// saved there is not saved again.

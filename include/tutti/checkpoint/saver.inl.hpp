@@ -101,8 +101,7 @@ TUTTI_INLINE std::string Saver::begin(const State& state) {
 
 TUTTI_INLINE Saver::Target Saver::target() {
   const Entry newest = entries_.back();
-  const bool points =
-      !latest_.empty() && keep() != 0 && (options_.monitor.empty() || is_best(newest));
+  const bool points = !latest_.empty() && (options_.monitor.empty() || is_best(newest));
   while (keep() >= 0 && static_cast<std::int64_t>(entries_.size()) > keep()) {
     const auto out = options_.monitor.empty() ? entries_.begin() : worst();
     leaving_.push_back(*out);
@@ -111,6 +110,7 @@ TUTTI_INLINE Saver::Target Saver::target() {
   Target out{.path = path_of(newest), .id = id_, .overwrite = options_.overwrite};
   if (points) {
     out.link = folder_ + "/" + latest_;
+    out.links_here = keep() != 0;
   }
   for (const Entry& entry : leaving_) {
     out.surplus.push_back(path_of(entry));
@@ -161,6 +161,20 @@ TUTTI_INLINE void Saver::load(const Archive& archive) {
       loaded_.last_batch = -1;
     }
   }
+}
+
+TUTTI_INLINE std::vector<std::string> Saver::compared() const {
+  if (options_.monitor.empty() || loaded_.names.empty()) {
+    return {};
+  }
+  if (keep() >= 0) {
+    return loaded_.names;
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < loaded_.names.size(); ++i) {
+    best = better(loaded_.values[best], loaded_.values[i]) ? best : i;
+  }
+  return {loaded_.names[best]};
 }
 
 TUTTI_INLINE void Saver::adopt(const std::string& own, std::int64_t batch) {

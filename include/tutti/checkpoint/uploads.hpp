@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -82,6 +83,14 @@ class Uploads final : public Mirror {
 
   bool fetch(const std::string& uri, const std::string& target) override;
 
+  bool fetch_named(const std::string& folder, const std::string& name) override;
+
+  void catch_up(const std::vector<std::string>& saved, const std::string& link) noexcept override;
+
+  [[nodiscard]] std::string address_of(const std::string& folder) const override {
+    return options_.store.get_uri(remote_of(folder));
+  }
+
  private:
   struct Job {
     std::unique_ptr<detail::Staging> files;
@@ -125,6 +134,14 @@ class Uploads final : public Mirror {
 
   // The remote folder of a saver's folder.
   [[nodiscard]] std::string remote_of(const std::filesystem::path& folder) const;
+
+  // The store has all of a checkpoint, since it has the file that goes there last. Throws what the
+  // store does.
+  [[nodiscard]] bool has(const std::filesystem::path& path) const;
+
+  // Those of `saved` that are not there, with what is to be pointed at each.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> missing(
+      const std::vector<std::string>& saved, const std::string& link) const;
 
   // Takes the files by hard links, or copies, since the saver may remove the checkpoint soon.
   [[nodiscard]] Job staged(const std::filesystem::path& path,

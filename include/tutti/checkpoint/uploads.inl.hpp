@@ -55,6 +55,77 @@ TUTTI_INLINE bool Uploads::fetch(const std::string& uri, const std::string& targ
   return true;
 }
 
+TUTTI_INLINE bool Uploads::fetch_named(const std::string& folder, const std::string& name) {
+  const auto target = std::filesystem::path(folder) / name;
+  try {
+    download_snapshot(options_.store, remote_of(folder) + '/' + name, target);
+    return true;
+  } catch (const ObjectNotFound&) {
+    return false;
+  }
+}
+
+TUTTI_INLINE void Uploads::catch_up(const std::vector<std::string>& saved,
+                                    const std::string& link) noexcept {
+  try {
+    for (const auto& [path, pointer] : missing(saved, link)) {
+      written(path, pointer);
+    }
+  } catch (const std::exception& error) {
+    remember("what an earlier process has not uploaded of '" + link +
+             "' cannot be told: " + text_of(error));
+  }
+}
+
+TUTTI_INLINE bool Uploads::has(const std::filesystem::path& path) const {
+  std::string last = "manifest.json";
+  for (const char* config : {"adapter_config.json", "config.json"}) {
+    if (!detail::path_exists(path / "manifest.json") && detail::path_exists(path / config)) {
+      last = config;
+    }
+  }
+  const std::string name = remote_of(path.parent_path()) + '/' + path.filename().string();
+  try {
+    static_cast<void>(options_.store.get_object_size(name + '/' + last));
+    return true;
+  } catch (const ObjectNotFound&) {
+    return false;
+  }
+}
+
+TUTTI_INLINE std::vector<std::pair<std::string, std::string>> Uploads::missing(
+    const std::vector<std::string>& saved, const std::string& link) const {
+  namespace fs = std::filesystem;
+  if (saved.empty()) {
+    return {};
+  }
+  const auto name_of = [](const std::string& path) { return fs::path(path).filename().string(); };
+  std::string pointed;  // what the pointer names here, and is to name there
+  if (!link.empty()) {
+    const std::string here = name_of(resolve(link).string());
+    const detail::Staging scratch(fs::absolute(link));
+    try {
+      const std::string remote = remote_of(fs::path(link).parent_path());
+      pointed = download_pointer(options_.store, remote + '/' + name_of(link), scratch.path());
+      pointed = pointed == here ? std::string() : here;
+    } catch (const ObjectNotFound&) {
+      pointed = here;
+    }
+  }
+  std::size_t first = saved.size();  // they go there in order, so the newest are missing
+  while (first > 0 && !has(saved[first - 1])) {
+    --first;
+  }
+  std::vector<std::pair<std::string, std::string>> out;
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const bool wanted = name_of(saved[i]) == pointed;
+    if (i >= first || wanted) {
+      out.emplace_back(saved[i], wanted ? link : std::string());
+    }
+  }
+  return out;
+}
+
 TUTTI_INLINE std::string Uploads::text_of(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();

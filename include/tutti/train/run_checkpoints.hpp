@@ -146,11 +146,21 @@ class RunCheckpoints {
   // The savers whose lists were loaded go on with what is theirs. path: the loaded checkpoint.
   void adopt_lists(const std::string& path);
 
+  // Brings what a monitor compares with and is not here from where copies are. own: what claim()
+  // said. Returns whether it brought any. On rank 0, as the next.
+  bool fetch_compared(const checkpoint::Saver& saver, const std::string& own);
+
+  // Has copied what an earlier process wrote and did not copy.
+  void catch_up(const checkpoint::Saver& saver);
+
   // What is pointed to is not where the run has ended.
   void warn_of_old() const;
 
   // Refuses two savers that would write and remove each other's checkpoints.
   void check_savers() const;
+
+  // The same of their copies.
+  void check_copies(const checkpoint::Saver& one, const checkpoint::Saver& other) const;
 
   template <Event E>
   bool any_due(E event, bool at_once);

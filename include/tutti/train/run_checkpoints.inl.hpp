@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tutti/loggers/run_path.hpp>
 #include <tutti/train/run_checkpoints.hpp>
+
+#include <algorithm>
+
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti::train {
 
@@ -308,12 +311,59 @@ TUTTI_INLINE void RunCheckpoints::lock_existing(const checkpoint::Saver& saver) 
 
 TUTTI_INLINE void RunCheckpoints::adopt_lists(const std::string& path) {
   for (checkpoint::Saver* saver : savers_) {
+    const std::string inside = saver == this->own() ? path : std::string();
     std::string own;
-    on_zero([&] { own = checkpoint::claim(*saver, saver == this->own() ? path : std::string()); });
+    bool fetched = false;
+    on_zero([&] { own = checkpoint::claim(*saver, inside); });
+    const bool copied = !mirrors_.empty();
+    if (copied) {
+      run_while_others_wait(*state_.communicator, state_.rank == 0, [&] {
+        fetched = fetch_compared(*saver, own);
+        if (fetched) {
+          own = checkpoint::claim(*saver, inside);
+        }
+      });
+    }
     if (state_.world_size > 1) {
       own = state_.communicator->broadcast_bytes(own);
     }
     saver->adopt(own, state_.timestamp.batch);
+    if (copied) {
+      run_while_others_wait(*state_.communicator, state_.rank == 0, [&] {
+        if (fetched && !saver->latest().empty()) {
+          checkpoint::point_latest(saver->folder() + "/" + saver->latest(),
+                                   std::filesystem::path(saver->best()).filename().string());
+        }
+        catch_up(*saver);
+      });
+    }
+  }
+}
+
+TUTTI_INLINE bool RunCheckpoints::fetch_compared(const checkpoint::Saver& saver,
+                                                 const std::string& own) {
+  const std::vector<std::string>& listed = saver.loaded().names;
+  bool any = false;
+  for (const std::string& name : own.empty() ? std::vector<std::string>() : saver.compared()) {
+    const auto at =
+        static_cast<std::size_t>(std::find(listed.begin(), listed.end(), name) - listed.begin());
+    for (checkpoint::Mirror* mirror : mirrors_) {
+      if (own[at + 1] == '0' && !checkpoint::detail::path_exists(saver.folder() + "/" + name)) {
+        lock(saver);
+        any = mirror->fetch_named(saver.folder(), name) || any;
+      }
+    }
+  }
+  return any;
+}
+
+TUTTI_INLINE void RunCheckpoints::catch_up(const checkpoint::Saver& saver) {
+  if (!state_.scratch_folder.empty()) {
+    return;
+  }
+  const std::string link = saver.latest().empty() ? "" : saver.folder() + "/" + saver.latest();
+  for (checkpoint::Mirror* mirror : mirrors_) {
+    mirror->catch_up(saver.saved(), link);
   }
 }
 
@@ -351,7 +401,22 @@ TUTTI_INLINE void RunCheckpoints::check_savers() const {
       TUTTI_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
                         "two savers write into the folder '", savers_[i]->folder(),
                         "'; give each a folder of its own");
+      check_copies(*savers_[i], *savers_[j]);
     }
+  }
+}
+
+TUTTI_INLINE void RunCheckpoints::check_copies(const checkpoint::Saver& one,
+                                               const checkpoint::Saver& other) const {
+  const bool apart = one.options().filename != other.options().filename &&
+                     (one.latest().empty() || one.latest() != other.latest());
+  for (const checkpoint::Mirror* mirror : mirrors_) {
+    const std::string address = mirror->address_of(one.folder());
+    TUTTI_CHECK_VALUE(apart || address.empty() || address != mirror->address_of(other.folder()),
+                      "the savers of '", one.folder(), "' and '", other.folder(),
+                      "' would both be copied to '", address,
+                      "' under the same names; give the folders other last parts, or the savers "
+                      "other names of files and pointers");
   }
 }
 
