@@ -214,6 +214,29 @@ TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
              ContainsSubstring("generation.seed is set"));
   CHECK_THAT(refused([](Generate& policy) { policy.batch_size = -1; }),
              ContainsSubstring("batch_size is -1, expected 0 or more"));
+  const auto prompts = [](std::vector<std::string> texts, std::int64_t more, bool ends) {
+    Generate policy = generate("1ep");
+    policy.prompts = std::move(texts);
+    policy.generation.max_new_tokens = more;
+    policy.generation.pad_token_id = 5;
+    policy.generation.eos_token_id.assign(ends ? 1 : 0, 5);
+    const auto model = std::make_shared<models::GPT2LMHeadModelImpl>(models::GPT2Options{
+        .vocab_size = 6, .n_positions = 8, .n_embd = 8, .n_layer = 1, .n_head = 2});
+    TrainerOptions labelled = text_options(1, "1ep");
+    labelled.train = std::vector<Batch>{
+        {{"input_ids", at::ones({2, 3}, at::kLong)}, {"labels", at::ones({2, 3}, at::kLong)}}};
+    Trainer trainer{model, labelled, std::move(policy)};
+    return message([&] { trainer.fit(); });
+  };
+  CHECK(prompts({"a", "abcd"}, 4, false) == "nothing");
+  CHECK_THAT(prompts({"a", "abcde"}, 4, false),
+             ContainsSubstring("prompts[1]: it has 5 tokens, 4 are to follow, and the model has "
+                               "room for 8; shorten it"));
+  CHECK_THAT(prompts({"abcdeabc"}, 4, true), ContainsSubstring("prompts[0]: it has 8 tokens"));
+  CHECK_THAT(prompts({"ab", ""}, 4, true),
+             ContainsSubstring("prompts[1]: Generate: a prompt has no tokens"));
+  CHECK_THAT(prompts({"abz"}, 4, true), ContainsSubstring("prompts[0]: generate: a prompt has the "
+                                                          "token id 25"));
   struct Odd : Alphabet {
     Outputs eval_forward(const Batch&) { return outputs; }
     at::Tensor outputs;

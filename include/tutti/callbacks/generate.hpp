@@ -78,7 +78,8 @@ struct Generate final {
   bool match(IterationEnd e, const State& state) const { return run.due.due(e, state.progress()); }
   bool match(FitEnd e, const State& state) const { return run.due.due(e, state.progress()); }
 
-  void apply(FitStart, State&) {
+  void apply(FitStart, State& state) {
+    check_prompts(state);
     run.due = {.every = interval, .at_end = IntervalEnd::fit_end, .checkpoint_events = false};
   }
   void apply(BatchEnd e, State& state) { generate(e, state); }
@@ -116,6 +117,10 @@ struct Generate final {
     state.logger.log_table({.name = "generations", .columns = columns, .rows = rows},
                            state.timestamp.batch);
   }
+
+  // Throws c10::Error when the model has no room for a prompt, or it has no tokens or other ones
+  // than the model, which is better known now than at the first interval.
+  void check_prompts(const State& state) const;
 
   // The texts as rows that end at the same place, and which of it are tokens of theirs.
   std::pair<at::Tensor, at::Tensor> padded(std::span<const Tokens> texts) const;

@@ -40,6 +40,29 @@ TUTTI_INLINE std::vector<Generate::Tokens> Generate::continue_from(
   return out;
 }
 
+TUTTI_INLINE void Generate::check_prompts(const State& state) const {
+  const auto* model = dynamic_cast<const models::CausalLanguageModel*>(state.model.get());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    try {
+      const Tokens text = encode(prompts[i]);
+      const auto length = static_cast<std::int64_t>(text.size());
+      static_cast<void>(padded({&text, 1}));
+      const std::int64_t more = models::detail::room(generation, length);
+      if (model != nullptr) {
+        models::detail::check_ids(at::tensor(text), model->vocab_size());
+        const bool may_end_early =
+            !generation.eos_token_id.empty() || !generation.stop_sequences.empty();
+        const std::int64_t most = model->max_positions();
+        TUTTI_CHECK(most == 0 || length + (may_end_early ? 1 : more) <= most, "it has ", length,
+                    " tokens, ", more, " are to follow, and the model has room for ", most,
+                    "; shorten it, or set generation.max_new_tokens to less");
+      }
+    } catch (const c10::Error& error) {
+      TUTTI_CHECK(false, "Generate: prompts[", i, "]: ", error.what_without_backtrace());
+    }
+  }
+}
+
 TUTTI_INLINE std::pair<at::Tensor, at::Tensor> Generate::padded(
     std::span<const Tokens> texts) const {
   std::size_t longest = 0;

@@ -54,6 +54,9 @@ class CausalLanguageModel {
 
   /// Token ids are below this; 0: the model does not say.
   [[nodiscard]] virtual std::int64_t vocab_size() const { return 0; }
+
+  /// A text has at most so many tokens; 0: any number.
+  [[nodiscard]] virtual std::int64_t max_positions() const { return 0; }
 };
 
 }  // namespace tutti::models

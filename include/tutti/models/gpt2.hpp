@@ -205,6 +205,8 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
 
   [[nodiscard]] std::int64_t vocab_size() const override { return options_.vocab_size; }
 
+  [[nodiscard]] std::int64_t max_positions() const override { return options_.n_positions; }
+
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
