@@ -60,7 +60,7 @@ void write_set(const std::string& folder, std::int64_t samples, const std::strin
 struct Line {
   std::atomic<int> downloads{0};
   std::atomic<int> spoiled{0};  // so many of the next downloads of shards are damaged
-  std::string spoils = "flip";  // or cut, throw, kill
+  std::string spoils = "flip";  // or cut, throw, lose, kill
 };
 
 struct TestStore : WrappedStore {
@@ -77,6 +77,9 @@ struct TestStore : WrappedStore {
     --line->spoiled;
     if (line->spoils == "throw") {
       throw std::runtime_error("the line is down");
+    }
+    if (line->spoils == "lose") {
+      throw tutti::ObjectNotFound("there is no '" + name + "'");
     }
     std::string bytes = read_bytes(store.root + "/" + name);
     if (line->spoils == "flip") {
@@ -267,7 +270,14 @@ TEST_CASE("StreamingDataset: a damaged download is fetched again, then refused b
   CHECK(StreamingDataset(streams).sample(0).integer("x") == 0);  // the damage is in a later sample
   std::filesystem::remove(place.remote() + "/shard.00001.mds");
   const StreamingDataset set(place.streams());
+  place.store.line->downloads = 0;
   CHECK_THROWS_AS(set.prepare_shard(1), tutti::ObjectNotFound);
+  CHECK(place.store.line->downloads == 3);
+  const Place other(20);
+  other.store.line->spoils = "lose";
+  other.store.line->spoiled = 2;
+  CHECK(StreamingDataset(other.streams()).sample(0).integer("x") == 0);
+  CHECK(other.store.line->downloads == 3);  // the index lists it, so the store was mistaken
 }
 
 TEST_CASE("StreamingDataset: a process killed in a download leaves nothing taken for a shard",

@@ -145,7 +145,9 @@ void ShardCache::download(std::size_t stream, const std::string& name, const Che
       return;
     } catch (const ObjectNotFound&) {
       ::unlink(part.c_str());
-      throw;
+      if (left <= 0 || name == "index.json") {
+        throw;  // who gives a wrong address need not wait
+      }  // else the index lists it, and the store is mistaken now and then
     } catch (...) {
       ::unlink(part.c_str());
       if (left <= 0) {
