@@ -216,6 +216,14 @@ struct ValueCheck {
                 "tutti: the library asks the type of a policy, not the policy, for its member of "
                 "this name; make it static constexpr and no function.");
 };
+// A model has a name(), too.
+template <class P>
+  requires requires { &P::forward; }
+struct ValueCheck<P, member::name> {
+  static_assert(detail::is_usable<P, member::name>,
+                "tutti: this is a model, which is no policy; give it to the trainer as the first "
+                "argument and leave it out of the types: tutti::Trainer trainer(model, options).");
+};
 template <class P>
 struct ValueCheck<P, member::events> {
   static_assert(detail::is_usable<P, member::events>,

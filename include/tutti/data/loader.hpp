@@ -164,6 +164,12 @@ concept PointerToSource = requires(P& pointer) {
   requires Source<typename P::element_type>;
 };
 
+template <class S>
+concept NearLoader = !Source<S> && !PointerToSource<S> && requires(S& source) { source.next(); };
+
+template <class L>
+inline constexpr bool is_loader = Loader<L>;  // no tour of the concept in messages
+
 }  // namespace detail
 
 /// Any source of batches behind one type; copies share the source and its position.
@@ -212,6 +218,16 @@ class AnyLoader {
     static_assert(!std::input_or_output_iterator<I>,
                   "tutti: this is an iterator, which has begun already and ends after one epoch; "
                   "give the container or loader that it belongs to.");
+  }
+
+  /// Refuses a loader with functions of another form.
+  template <class S>
+    requires detail::NearLoader<std::remove_cvref_t<S>>
+  AnyLoader(S&&) {  // NOLINT: refuses by design
+    static_assert(detail::is_loader<std::remove_cvref_t<S>>,
+                  "tutti: this has next(), as a loader has, and is none; a loader has void "
+                  "start(std::int64_t epoch, std::int64_t first_batch) and "
+                  "std::optional<tutti::Batch> next(), both public and not const.");
   }
 
   /// There is a source.

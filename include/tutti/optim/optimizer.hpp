@@ -25,6 +25,24 @@ concept OptimizerRecipe =
       } -> std::convertible_to<std::shared_ptr<torch::optim::Optimizer>>;
     };
 
+namespace detail {
+
+template <class F>
+concept MakesOptimizer = std::invocable<F, torch::nn::Module&> &&
+                         std::convertible_to<std::invoke_result_t<F&, torch::nn::Module&>,
+                                             std::shared_ptr<torch::optim::Optimizer>>;
+
+template <class S>
+concept NearOptimizer =
+    !OptimizerRecipe<S> && !MakesOptimizer<S> &&
+    (std::derived_from<S, torch::optim::Optimizer> || std::invocable<S, torch::nn::Module&> ||
+     requires { &S::operator(); } || requires { &S::build; });
+
+template <class S>
+inline constexpr bool is_optimizer = OptimizerRecipe<S>;  // no tour of the concept in messages
+
+}  // namespace detail
+
 /// How a run gets its optimizer. Converts from
 /// - a description, e.g. `DecoupledSGDW{.lr = 0.1, .momentum = 0.9}` or any struct with `build`;
 /// - an optimizer that exists: a shared_ptr or unique_ptr to any torch::optim::Optimizer;
@@ -62,14 +80,22 @@ class OptimizerSpec {
   OptimizerSpec(std::unique_ptr<O> optimizer)
       : OptimizerSpec(std::shared_ptr<O>(std::move(optimizer))) {}
 
-  template <std::invocable<torch::nn::Module&> F>
-    requires std::convertible_to<std::invoke_result_t<F&, torch::nn::Module&>,
-                                 std::shared_ptr<torch::optim::Optimizer>>
+  template <detail::MakesOptimizer F>
   OptimizerSpec(F make)
       : build_([make = std::move(make)](torch::nn::Module& model,
                                         const std::vector<at::Tensor>&) mutable {
           return std::shared_ptr<torch::optim::Optimizer>(make(model));
         }) {}
+
+  /// Refuses what is nearly one of these.
+  template <detail::NearOptimizer S>
+  OptimizerSpec(const S&) {
+    static_assert(detail::is_optimizer<S>,
+                  "tutti: a run cannot have its optimizer from this; give a description such as "
+                  "tutti::AdamW{.lr = 1e-3} or a struct with build(std::vector<torch::optim::"
+                  "OptimizerParamGroup>) const, a std::shared_ptr to an optimizer, or a function "
+                  "that is called with torch::nn::Module& and returns such a pointer.");
+  }
 
   /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group,
   /// unless a function or a ready optimizer decides otherwise.

@@ -41,6 +41,13 @@ std::string notice_of(const S& schedule, const Progress& progress, double ssr) {
   }
 }
 
+template <class F>
+concept NearSchedule = !LearningRateSchedule<F> && (std::is_function_v<std::remove_pointer_t<F>> ||
+                                                    requires { &F::operator(); });
+
+template <class F>
+inline constexpr bool is_schedule = LearningRateSchedule<F>;  // no tour of the concept in messages
+
 }  // namespace detail
 
 /// A learning-rate schedule of any type: one of optim/schedules.hpp, or any function of the run's
@@ -80,6 +87,17 @@ class Schedule {
         return schedule(p);
       }
     };
+  }
+
+  /// Refuses a function of something else.
+  template <detail::NearSchedule F>
+    requires(!std::same_as<F, Schedule>)
+  Schedule(F) {
+    static_assert(detail::is_schedule<F>,
+                  "tutti: this function is no schedule; a schedule is called with const "
+                  "tutti::Progress&, the run's, and with double scale_schedule_ratio where it has "
+                  "a second parameter, and returns the factor of the learning rate. Progress has "
+                  "timestamp, from which batch and epoch can be read.");
   }
 
   /// The multiplier now. `ssr` stretches (> 1) or squeezes (< 1) the schedule's own times;
