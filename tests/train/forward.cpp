@@ -54,6 +54,28 @@ TEST_CASE("inputs of another type than the parameters are named beside the model
                     !ContainsSubstring("The inputs are"));
 }
 
+TEST_CASE("an error says how far training was, and in which evaluation it came",
+          "[train][forward]") {
+  std::vector<Batch> bad = tiny::batches(3);
+  bad[2] = Batch(at::ones({3, 5}), at::zeros({3, 2}));
+  tutti::TrainerOptions options{.train = bad,
+                                .max_duration = "1ep",
+                                .optimizer = tutti::SGD{.lr = 0.1},
+                                .device = "cpu",
+                                .progress_bar = false};
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), options).fit(),
+                    ContainsSubstring("It came in epoch 0 behind 2 of its batches, 2 of the run."));
+  options.train = tiny::batches(2);
+  options.eval = {{"fine", tiny::batches(1)}, {"odd", bad}};
+  CHECK_THROWS_WITH(
+      Trainer<>(tiny::net(), options).fit(),
+      ContainsSubstring("It came in the evaluation of \"odd\" behind 2 of its batches.") &&
+          ContainsSubstring("It came in epoch 1 behind 0 of its batches, 2 of the run."));
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), options).eval(),
+                    ContainsSubstring("It came in the evaluation of \"odd\"") &&
+                        !ContainsSubstring("of the run"));
+}
+
 TEST_CASE("indices beyond an embedding are named with the largest", "[train][forward]") {
   CHECK_THROWS_WITH(
       train(std::make_shared<Table>(), Batch(at::tensor({0, 3, 7}))),

@@ -26,6 +26,12 @@ void advise(c10::Error& error, const State& state, const std::function<void()>& 
 /// Says beside an error of a loss what it was computed of, and what is likely wrong with targets.
 void advise_loss(c10::Error& error, const State& state);
 
+/// Says beside an error how far training was; nothing where it had not begun.
+void add_place(c10::Error& error, const State& state);
+
+/// The same of an evaluation. label: of the set.
+void add_place(c10::Error& error, const State& state, const std::string& label);
+
 /// The outputs for state.batch.
 Outputs forward(const State& state);
 

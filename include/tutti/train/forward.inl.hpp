@@ -55,6 +55,21 @@ TUTTI_INLINE void advise(c10::Error& error, const State& state,
   }
 }
 
+TUTTI_INLINE void add_place(c10::Error& error, const State& state) {
+  const Timestamp& now = state.timestamp;
+  if (now.batch > 0) {
+    error.add_context(c10::str(
+        "It came in epoch ", now.epoch, " behind ", now.batch_in_epoch, " of its batches, ",
+        now.batch, " of the run",
+        state.world_size > 1 ? ", on rank " + std::to_string(state.rank) : std::string(), "."));
+  }
+}
+
+TUTTI_INLINE void add_place(c10::Error& error, const State& state, const std::string& label) {
+  error.add_context(c10::str("It came in the evaluation of \"", label, "\" behind ",
+                             state.eval_timestamp.batch, " of its batches."));
+}
+
 TUTTI_INLINE void advise_loss(c10::Error& error, const State& state) {
   const auto named = [](const NamedTensors& all) {
     std::string out;

@@ -73,11 +73,16 @@ TUTTI_INLINE void Session::sanity_eval() {
 }
 
 TUTTI_INLINE void Session::train() {
+  try {
 #if defined(TUTTI_SEPARATE_COMPILATION)
-  Loop<AnyEngine>(*engine_, state_, run_)();
+    Loop<AnyEngine>(*engine_, state_, run_)();
 #else
-  engine_->train(state_, run_);
+    engine_->train(state_, run_);
 #endif
+  } catch (c10::Error& error) {
+    add_place(error, state_);
+    throw;
+  }
 }
 
 TUTTI_INLINE void Session::eval() {
