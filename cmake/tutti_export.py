@@ -1369,6 +1369,16 @@ def needs_other_sizes(package):
     return out
 
 
+def arguments_of(text):
+    try:
+        arguments = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Refusal(f"--model-args is {text}, which is no JSON ({error}); expected an object, as '{{\"num_classes\": 10}}'") from None
+    if not isinstance(arguments, dict):
+        raise Refusal(f"--model-args is {text}, expected an object, as '{{\"num_classes\": 10}}'")
+    return arguments
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME, hf:FOLDER (or config.json, or a model type), "
@@ -1403,7 +1413,7 @@ def main(arguments=None):
         is_hugging_face = given.model.startswith("hf:")
         batch = examples(given.batch, is_hugging_face, 2)
         outputs = given.outputs.split(",") if given.outputs else ["logits"] if is_hugging_face else None
-        model, names, prefix = model_of(given.model, json.loads(given.model_args), given.pretrained, list(batch), outputs)
+        model, names, prefix = model_of(given.model, arguments_of(given.model_args), given.pretrained, list(batch), outputs)
         apply_algorithms(model, [name.strip() for name in given.algorithms.split(",") if name.strip()])
         if given.weights:
             from safetensors.torch import load_file

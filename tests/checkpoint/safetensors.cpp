@@ -10,6 +10,7 @@
 
 #include "support/bounded.hpp"
 #include "support/catch.hpp"
+#include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
@@ -293,6 +294,21 @@ TEST_CASE("files of other formats are refused in words", "[checkpoint][safetenso
   CHECK_THROWS_WITH(SafetensorsFile(folder / "absent"), ContainsSubstring("No such file"));
   CHECK_THROWS_WITH(SafetensorsFile(folder.path()),
                     ContainsSubstring("it is a folder, not a regular file"));
+}
+
+TEST_CASE("a text in place of a safetensors file is told from a damaged one",
+          "[checkpoint][safetensors]") {
+  const TemporaryFolder folder;
+  const auto opens = [&](const std::string& bytes) {
+    write_bytes(folder / "f", bytes);
+    return message([&] { SafetensorsFile(folder / "f"); });
+  };
+  CHECK_THAT(opens(""), ContainsSubstring("it is empty; download"));
+  CHECK_THAT(opens("<!DOCTYPE html>\n<html>\n</html>\n"),
+             ContainsSubstring("it is a text, which begins \"<!DOCTYPE html>\", perhaps what a"));
+  CHECK_THAT(opens("Entry not found"), ContainsSubstring("begins \"Entry not found\""));
+  CHECK_THAT(opens("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+             ContainsSubstring("it is a pointer of Git LFS"));
 }
 
 TEST_CASE("a bool that is neither 0 nor 1 is refused", "[checkpoint][safetensors]") {

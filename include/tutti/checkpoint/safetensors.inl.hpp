@@ -43,16 +43,25 @@ TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all(tutti::detail::X
 TUTTI_INLINE void SafetensorsFile::read_header() {
   const std::uint64_t size = file_.size();
   std::uint64_t length = 0;
+  if (size == 0) {
+    refuse("it is empty; download or write it again");
+  }
   if (size < sizeof length) {
     refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
   }
-  constexpr std::string_view pointer = "version https://git-lfs";
-  std::string start(std::min<std::uint64_t>(size, pointer.size()), '\0');
+  std::string start(std::min<std::uint64_t>(size, 40), '\0');
   file_.read_at(0, start.data(), start.size());
-  if (start == pointer) {
+  if (start.starts_with("version https://git-lfs")) {
     refuse(
         "it is a pointer of Git LFS, in whose place the file has not been downloaded; run git lfs "
         "pull in its repository, or download the file itself");
+  }
+  if (std::all_of(start.begin(), start.end(), [](char c) {
+        return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~');
+      })) {
+    start.resize(std::min(start.find_first_of("\r\n"), start.size()));
+    refuse("it is a text, which begins \"" + start +
+           "\", perhaps what a server answered in place of the file; download it again");
   }
   file_.read_at(0, &length, sizeof length);
   if (length > detail::max_header || length > size - sizeof length) {
