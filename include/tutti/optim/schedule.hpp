@@ -91,7 +91,6 @@ class Schedule {
 
   /// Refuses a function of something else.
   template <detail::NearSchedule F>
-    requires(!std::same_as<F, Schedule>)
   Schedule(F) {
     static_assert(detail::is_schedule<F>,
                   "tutti: this function is no schedule; a schedule is called with const "

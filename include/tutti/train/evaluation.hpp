@@ -153,7 +153,7 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& tr
 /// the values in state.eval_metric_values. All ranks evaluate rank 0's buffers, those of averages
 /// that a policy has put in place included.
 template <class Engine>
-void evaluate_set(Engine& engine, State& state, Run& run, EvalSet& set) {
+void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) try {
   StepThreads* const threads = run.threads.get();
   const EvalScope scope(state);
   Transfer transfer(state.device);
@@ -204,17 +204,9 @@ void evaluate_set(Engine& engine, State& state, Run& run, EvalSet& set) {
   set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
   set.evaluated_at = state.timestamp.batch;
   fire_watched<EvalEnd>(engine, state);
-}
-
-/// The same; an error of LibTorch's says in which set it came.
-template <class Engine>
-void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
-  try {
-    evaluate_set(engine, state, run, set);
-  } catch (c10::Error& error) {
-    add_place(error, state, set.label);
-    throw;
-  }
+} catch (c10::Error& error) {
+  add_place(error, state, set.label);
+  throw;
 }
 
 /// The sets that are due at `E`, which happens inside fit.
