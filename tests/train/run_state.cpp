@@ -297,11 +297,37 @@ TEST_CASE("another optimizer is refused with the key to ignore", "[train][run_st
   rest.load_path = (folder / "latest").string();
   CHECK_THROWS_WITH((Trainer<Used>{tiny::net(), rest}),
                     ContainsSubstring("put \"state/optimizers\" into load_ignore_keys"));
-  rest.load_ignore_keys = {"state/optimizers", "state/schedulers"};
+  for (const bool all : {true, false}) {  // a fresh optimizer has the rates of this program
+    rest.load_ignore_keys = {"state/optimizers"};
+    if (all) {
+      rest.load_ignore_keys.emplace_back("state/schedulers");
+    }
+    Trainer<Used> trainer(tiny::net(), rest);
+    CHECK(trainer.state().timestamp.batch == 4);
+    CHECK(trainer.load_report().notes.empty());
+    trainer.fit();
+    CHECK(trainer.get<Used>().rates == Rates{0.01, 0.01});
+  }
+  rest.schedule = Step{"3ba", 0.5};
   Trainer<Used> trainer(tiny::net(), rest);
-  CHECK(trainer.state().timestamp.batch == 4);
   trainer.fit();
-  CHECK(trainer.get<Used>().rates == Rates{0.01, 0.01});
+  CHECK(trainer.get<Used>().rates == Rates{0.005, 0.005});
+}
+
+TEST_CASE("a further fit with other data is told what its schedule makes of epochs",
+          "[train][run_state][schedule]") {
+  TrainerOptions first = options();
+  first.train = tiny::batches(4);
+  first.max_duration = "2ep";
+  first.schedule = Linear{};
+  Trainer<> trainer(tiny::net(), first);
+  trainer.fit();
+  const Warnings warnings;
+  trainer.fit({.duration = "2ep", .train = tiny::batches(2)});
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("8 batches behind it in 2 epochs, and an epoch has 2 now") &&
+                 ContainsSubstring("that of batch 8 of 8; set reset_time"));
 }
 
 TEST_CASE("the learning rate is the checkpoint's unless schedulers are ignored",

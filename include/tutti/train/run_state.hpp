@@ -36,6 +36,10 @@ std::string listed(const std::vector<double>& values);
 
 }  // namespace detail
 
+/// What a schedule makes of epochs that have had another number of batches than they have now;
+/// nothing where that makes no difference.
+std::string other_epochs(const State& state, const Run& run);
+
 /// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
 /// collective. saver: null when there is none. parts: set, of a sharded optimizer this rank's parts
 /// alone, whose paths, behind "state/", it then lists; null: whole.

@@ -70,13 +70,14 @@ TUTTI_INLINE std::string listed(const std::vector<double>& values) {
 
 // The learning rates go on as they were saved. They are computed anew when the run's length has
 // changed or the next batch is to have its own for the first time, and are this program's when the
-// checkpoint's were left out.
+// checkpoint's were left out, or its optimizers.
 TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive,
                                   const std::vector<double>& own, RunLoadReport& report) {
-  bool again = false;
+  const bool fresh = !archive.contains("optimizers");  // with the rates of this program
+  bool again = fresh;
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
-    state.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
+    state.initial_lrs = fresh ? own : saved.get<std::vector<double>>("initial_lrs");
     TUTTI_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
                 state.initial_lrs.size(), " learning rates, this run has ", own.size(),
                 "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
@@ -86,7 +87,8 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
     if (catches_up) {
       run.scheduled_at = state.timestamp;
     }
-    again = catches_up || saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
+    again = again || catches_up ||
+            saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
             saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
     report.restored.emplace_back("schedulers");
     if (state.initial_lrs != own) {
@@ -227,19 +229,35 @@ TUTTI_INLINE void keep_global_batch(State& state, Run& run, const Archive& archi
                                   ": together ", size, " as before"));
 }
 
+}  // namespace tutti::train::detail
+
+namespace tutti::train {
+
+TUTTI_INLINE std::string other_epochs(const State& state, const Run& run) {
+  const Timestamp& now = state.timestamp;
+  const std::int64_t length = state.train_dataloader_len;
+  if (length <= 0 || now.batch_in_epoch != 0 || now.batch == now.epoch * length ||
+      !run.has_schedule(state) || state.max_duration.unit() != TimeUnit::epoch) {
+    return {};
+  }
+  return "the run has " + std::to_string(now.batch) + " batches behind it in " +
+         std::to_string(now.epoch) + " epochs, and an epoch has " + std::to_string(length) +
+         " now; schedules count an epoch as so many batches, so the learning rate is that of "
+         "batch " +
+         std::to_string(now.batch) + " of " + std::to_string(state.max_duration.count() * length);
+}
+
+}  // namespace tutti::train
+
+namespace tutti::train::detail {
+
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
 TUTTI_INLINE void note_other_batches(const State& state, const Run& run, std::int64_t length_before,
                                      RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
   const std::int64_t length = state.train_dataloader_len;
-  if (length > 0 && now.batch_in_epoch == 0 && now.batch != now.epoch * length &&
-      run.has_schedule(state) && state.max_duration.unit() == TimeUnit::epoch) {
-    report.notes.push_back(
-        "the checkpoint has " + std::to_string(now.batch) + " batches behind it in " +
-        std::to_string(now.epoch) + " epochs, and an epoch has " + std::to_string(length) +
-        " now; schedules count an epoch as so many batches, so the learning rate is that of "
-        "batch " +
-        std::to_string(now.batch) + " of " + std::to_string(state.max_duration.count() * length));
+  if (std::string text = other_epochs(state, run); !text.empty()) {
+    report.notes.push_back(std::move(text));
   }
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's

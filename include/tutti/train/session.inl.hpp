@@ -449,6 +449,7 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
   const bool stays = schedule_applied_ && is_same(state_.max_duration, plan.max_duration) &&
                      !(options.reset_time && run_.schedule_ahead);
   const bool new_precision = options.precision && *options.precision != state_.precision;
+  const bool other_data = static_cast<bool>(options.train);
   take_over(state_, run_, options, std::move(evals), plan);
   if (new_precision && state_.sharding != nullptr) {
     warn_of_autocast(options_.sharding, state_);
@@ -457,6 +458,10 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
     set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
   } else if (run_.has_schedule(state_) && !stays) {
     apply_schedule();
+  }
+  if (const std::string text = other_data ? other_epochs(state_, run_) : std::string();
+      state_.rank == 0 && !text.empty()) {
+    TORCH_WARN("fit: ", text, "; set reset_time to begin the schedule anew");
   }
   if (std::exchange(optimizer_is_default_, false)) {
     TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
