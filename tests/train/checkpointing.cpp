@@ -369,6 +369,25 @@ TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
                                     ContainsSubstring("2 different"));
 }
 
+TEST_CASE("weights of another precision are converted where the run does not go on bit by bit",
+          "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  TrainerOptions rest = after_a_run(folder);
+  rest.precision = Precision::bf16_true;
+  const auto load = [&] { return Trainer<>(tiny::net(9), rest).load_report(); };
+  CHECK_THROWS_WITH(load(), ContainsSubstring("type Float in the file, BFloat16 in the model") &&
+                                ContainsSubstring("load_strict_model_weights = false"));
+  rest.load_weights_only = true;
+  const auto net = tiny::net(9);
+  CHECK(Trainer<>(net, rest).load_report().model.complete());
+  const auto saved = checkpoint::read_snapshot(rest.load_path).model;
+  CHECK(at::equal(net->in->weight, saved.get<at::Tensor>("in.weight").to(at::kBFloat16)));
+  rest.load_weights_only = false;
+  rest.load_strict_model_weights = false;
+  const Warnings warnings;
+  CHECK(load().model.complete());
+}
+
 TEST_CASE("a recipe that lacks what changed the checkpoint's model is told so, where weights fit",
           "[train][checkpointing]") {
   const TemporaryFolder folder;

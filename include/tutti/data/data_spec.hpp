@@ -61,7 +61,7 @@ class DataSpec {
   explicit operator bool() const { return static_cast<bool>(loader); }
 
   /// The batch in slices of at most `size` examples. A size beyond the batch gives one slice, with
-  /// a warning once.
+  /// a warning once where it is beyond the loader's batches, too.
   [[nodiscard]] std::vector<Batch> split(const Batch& batch, std::int64_t size) const {
     if (hooks.split_batch) {
       std::vector<Batch> own = hooks.split_batch(batch, size);
@@ -72,7 +72,7 @@ class DataSpec {
       return own;
     }
     std::vector<Batch> parts = batch.split(size);
-    if (parts.size() == 1 && size > batch.num_samples()) {
+    if (parts.size() == 1 && size > batch.num_samples() && size > loader.batch_size()) {
       TORCH_WARN_ONCE("the microbatch size ", size, " is larger than a batch of ",
                       batch.num_samples(), " examples, which is taken whole");
     }

@@ -180,8 +180,10 @@ TUTTI_INLINE checkpoint::LoadReport match_weights(const PolicyStates& policies, 
   for (const std::string& name : own) {
     ignore.push_back("state/model/" + name);
   }
-  checkpoint::ModuleLoadOptions how{
-      .strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"};
+  checkpoint::ModuleLoadOptions how{.strict = options.strict,
+                                    .ignore = std::move(ignore),
+                                    .ignore_prefix = "state/model/",
+                                    .convert_dtype = options.weights_only || !options.strict};
   if (state.spread != nullptr) {
     how.sizes_in_file = [&](const at::Tensor& tensor) {
       const auto* const one = state.spread->find(tensor);
