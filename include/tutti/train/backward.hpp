@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/add.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>

@@ -99,13 +99,13 @@ TUTTI_INLINE void Backward::deliver(Visit& to, std::size_t input, at::Tensor&& g
 
 TUTTI_INLINE at::Tensor Backward::added(at::Tensor&& sum, const at::Tensor& gradient) {
   if (sum.layout() != at::kStrided) {
-    return at::add(gradient, sum);  // dense + sparse is what LibTorch can do
+    return gradient.add(sum);  // dense + sparse is what LibTorch can do
   }
   if (gradient.layout() == at::kStrided && sum.use_count() == 1 && sum.has_storage() &&
       sum.storage().use_count() == 1 && sum.is_non_overlapping_and_dense()) {
     return sum.add_(gradient);
   }
-  return at::add(sum, gradient);
+  return sum.add(gradient);
 }
 
 TUTTI_INLINE void Backward::validate(const torch::autograd::edge_list& edges, Gradients& gradients,

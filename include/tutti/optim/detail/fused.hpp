@@ -22,7 +22,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>
 
 namespace tutti::optim {
@@ -149,8 +148,11 @@ class Fused final : public torch::optim::Optimizer,
     auto options = std::make_unique<Options>(group.has_options() ? detail::options_of<Hyper>(group)
                                                                  : Options(defaults.hyper));
     Rule<Hyper>::validate(options->hyper);
-    defaults.adding = true;
-    const auto added = c10::make_scope_exit([&defaults] { defaults.adding = false; });
+    struct Adding {
+      bool& on;
+      ~Adding() { on = false; }
+    };
+    const Adding scope{defaults.adding = true};
     Optimizer::add_param_group(group);
     param_groups_.back().set_options(std::move(options));
   }
