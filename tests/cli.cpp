@@ -420,6 +420,25 @@ TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {
   CHECK(reader.text() == writer.text());
 }
 
+TEST_CASE("lists and empty texts come back from the file that a program prints", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  TrainerOptions first;
+  Program writer{"test", "Tests."};
+  writer.add(first).read({"--save-ignore-keys", "state/optimizers", "--save-ignore-keys", "a,b #",
+                          "--save-latest-filename=", "--run-folder", "here"});
+  CHECK(first.save_latest_filename.empty());
+  CHECK(first.run_folder == "here");
+  std::ofstream(path) << writer.text();
+  TrainerOptions second;
+  Program reader{"test", "Tests."};
+  reader.add(second).read({"--config", path});
+  CHECK(second.save_ignore_keys == std::vector<std::string>{"state/optimizers", "a,b #"});
+  CHECK(second.save_latest_filename.empty());
+  CHECK(second.run_folder == "here");
+  CHECK(reader.text() == writer.text());
+}
+
 TEST_CASE("a text of any marks comes back from the file that a program prints", "[cli]") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "run.toml").string();

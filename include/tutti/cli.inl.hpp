@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <istream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -61,7 +62,7 @@ TUTTI_INLINE std::string flag_of(std::string_view member) {
 
 // Which options of a program take several values, and which are true or false.
 struct Kinds {
-  std::set<std::string> lists{};
+  std::map<std::string, const std::vector<std::string>*, std::less<>> lists{};
   std::set<std::string> switches{};
 };
 
@@ -150,8 +151,7 @@ class ConfigFile final : public CLI::ConfigBase {
   [[nodiscard]] bool may_be_quoted(std::string flag) const {
     std::replace(flag.begin(), flag.end(), '_', '-');
     return flag.find_first_not_of(
-               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == flag.npos &&
-           !kinds_->lists.contains(flag);
+               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == flag.npos;
   }
 
   // Members' names have '_' where flags have '-'.
@@ -214,6 +214,18 @@ class CommandLine {
                          "print the versions of tutti and LibTorch");
   }
 
+  // As CLI11 takes them. `--name=` becomes two words, since CLI11 takes the next one as its value.
+  [[nodiscard]] std::vector<std::string> last_first(std::vector<std::string> words) const {
+    for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+      if (words[i].starts_with("--") && words[i].find('=') == words[i].size() - 1) {
+        words[i].pop_back();
+        words.insert(words.begin() + static_cast<std::ptrdiff_t>(++i), std::string());
+      }
+    }
+    std::reverse(words.begin(), words.end());
+    return words;
+  }
+
   std::shared_ptr<Kinds> kinds = std::make_shared<Kinds>();
   CLI::App app;
   bool prints_config = false;
@@ -227,7 +239,7 @@ TUTTI_INLINE Program::~Program() = default;
 
 TUTTI_INLINE void Program::parse(int argc, const char* const* argv) {
   try {
-    line_->app.parse(argc, argv);
+    line_->app.parse(line_->last_first({argv + std::min(argc, 1), argv + argc}));
   } catch (const CLI::ParseError& error) {
     std::exit(line_->app.exit(error));
   }
@@ -244,9 +256,8 @@ TUTTI_INLINE void Program::parse(int argc, const char* const* argv) {
 }
 
 TUTTI_INLINE void Program::read(std::vector<std::string> words) {
-  std::reverse(words.begin(), words.end());
   try {
-    line_->app.parse(std::move(words));
+    line_->app.parse(line_->last_first(std::move(words)));
   } catch (const CLI::ParseError& error) {
     TUTTI_CHECK_VALUE(false, error.what());
   }
@@ -257,14 +268,15 @@ TUTTI_INLINE std::string Program::text() const {
   std::string out;
   for (const auto& [name, value] : values()) {
     const auto* words = value.get_if<std::string>();
-    if (words == nullptr || !words->empty()) {
-      out += name + " = ";
-      if (words == nullptr) {
-        out += value.visit([](const auto& v) { return detail::text_of(v); });
-      } else {
-        out += line_->kinds->lists.contains(name) ? '"' + *words + '"' : detail::in_quotes(*words);
+    if (const auto list = line_->kinds->lists.find(name); list != line_->kinds->lists.end()) {
+      for (const std::string& one : *list->second) {
+        out += name + " = " + detail::in_quotes(one) + '\n';
       }
-      out += '\n';
+    } else if (words == nullptr) {
+      out += name + " = " + value.visit([](const auto& v) { return detail::text_of(v); }) + '\n';
+    } else if (const CLI::Option* option = line_->app.get_option_no_throw("--" + name);
+               !words->empty() || (option != nullptr && !option->get_default_str().empty())) {
+      out += name + " = " + detail::in_quotes(*words) + '\n';
     }
   }
   return out;
@@ -295,7 +307,7 @@ TUTTI_INLINE void Program::add_value(const std::string& flag, detail::Described 
 TUTTI_INLINE void Program::add_list(const std::string& flag, std::vector<std::string>& value,
                                     const std::string& about) {
   line_->app.add_option(flag, value, about)->capture_default_str();
-  line_->kinds->lists.insert(flag.substr(2));
+  line_->kinds->lists.emplace(flag.substr(2), &value);
 }
 
 TUTTI_INLINE void Program::add_switch(const std::string& flag, bool& value,

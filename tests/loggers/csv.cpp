@@ -1,10 +1,13 @@
 #include <tutti/loggers/csv.hpp>
 
+#include <csignal>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
+
+#include <sys/resource.h>
 
 #include <tutti/core/log.hpp>
 #include <tutti/core/recipe.hpp>
@@ -15,6 +18,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -150,6 +154,48 @@ TEST_CASE("a resumed run has the table of one that was never ended, at its own i
   CHECK(read_bytes(folder / "part.csv") == whole);
   CHECK_THAT(whole, ContainsSubstring("\n2,") && ContainsSubstring("\n4,"));
   CHECK_THAT(whole, !ContainsSubstring("\n3,"));
+}
+
+TEST_CASE("rows that a full disk refuses wait and are written when there is room", "[loggers]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "metrics.csv").string();
+  const auto allow = [](rlim_t bytes) {  // as a disk with so much room
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  const Warnings warnings;
+  {
+    tutti::detail::CsvTable table;
+    table.open("CSVLogger", path);
+    table.begin(0, false);
+    for (int step = 0; step < 12; ++step) {
+      if (step == 4) {
+        allow(20);
+      } else if (step == 9) {
+        allow(RLIM_INFINITY);
+      }
+      table.set(step, "loss", 0.5);
+      if (step == 6) {
+        table.set(step, "late\nname", 2);
+      }
+      table.flush();
+    }
+    table.set(12, "late name", 3);
+    allow(20);
+    table.set(13, "loss", 1);
+    table.close();
+    allow(RLIM_INFINITY);
+  }
+  std::signal(SIGXFSZ, before);
+  CHECK(read_bytes(path) ==
+        "step,loss,late name\n0,0.5,\n1,0.5,\n2,0.5,\n3,0.5,\n4,0.5,\n5,0.5,\n6,0.5,2\n7,0.5,\n"
+        "8,0.5,\n9,0.5,\n10,0.5,\n11,0.5,\n");
+  REQUIRE(warnings.texts.size() == 3);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("training goes on, and it is tried again"));
+  CHECK_THAT(warnings.texts[2], ContainsSubstring("2 rows could not be written to"));
 }
 
 TEST_CASE("CSVLogger refuses what it cannot do", "[loggers]") {

@@ -26,6 +26,9 @@ TUTTI_INLINE CsvTable& CsvTable::operator=(CsvTable&& other) noexcept {
   columns_ = std::move(other.columns_);
   written_columns_ = other.written_columns_;
   row_ = std::exchange(other.row_, {});
+  waiting_ = std::exchange(other.waiting_, {});
+  cells_waiting_ = std::exchange(other.cells_waiting_, 0);
+  lost_ = std::exchange(other.lost_, 0);
   row_at_ = other.row_at_;
   fd_ = std::exchange(other.fd_, -1);
   begun_ = std::exchange(other.begun_, false);
@@ -155,10 +158,21 @@ TUTTI_INLINE void CsvTable::begin(std::int64_t step, bool overwrite) {
 TUTTI_INLINE void CsvTable::set(std::int64_t step, std::string_view column, double value) {
   if (step != row_.step && !row_.cells.empty()) {
     flush();
-    row_at_ += static_cast<std::int64_t>(line(row_).size());
-    row_.cells.clear();
+    if (row_.changed && begun_) {
+      wait_with(std::exchange(row_, {}));
+    } else {
+      row_at_ += static_cast<std::int64_t>(line(row_).size());
+      row_.cells.clear();
+    }
   }
   row_.step = step;
+  std::string plain;  // as it is in the file
+  if (column.find_first_of("\r\n") != std::string_view::npos) {
+    plain = column;
+    std::replace(plain.begin(), plain.end(), '\n', ' ');
+    std::replace(plain.begin(), plain.end(), '\r', ' ');
+    column = plain;
+  }
   const auto found = std::find(columns_.begin(), columns_.end(), column);
   const auto place = static_cast<std::size_t>(found - columns_.begin());
   if (found == columns_.end()) {
@@ -177,12 +191,30 @@ TUTTI_INLINE void CsvTable::flush() {
     remake();
   }
   if (written_columns_ == columns_.size()) {
-    const std::string text = row_.cells.empty() ? "" : line(row_);
+    std::string text;
+    for (const Row& row : waiting_) {
+      text += line(row);
+    }
+    const auto before = static_cast<std::int64_t>(text.size());
+    text += row_.cells.empty() ? "" : line(row_);
     if (put(fd_, text, row_at_) &&
         ::ftruncate(fd_, row_at_ + static_cast<std::int64_t>(text.size())) == 0) {
+      row_at_ += before;
+      waiting_.clear();
+      cells_waiting_ = 0;
       row_.changed = false;
       failing_ = false;
     }
+  }
+}
+
+TUTTI_INLINE void CsvTable::wait_with(Row&& row) {
+  constexpr std::size_t most = 1'000'000;  // cells, 16 MiB
+  cells_waiting_ += row.cells.size();
+  waiting_.push_back(std::move(row));
+  for (; cells_waiting_ > most; ++lost_) {
+    cells_waiting_ -= waiting_.front().cells.size();
+    waiting_.pop_front();
   }
 }
 
@@ -241,7 +273,14 @@ TUTTI_INLINE void CsvTable::sync() {
 TUTTI_INLINE void CsvTable::close() {
   if (fd_ >= 0) {
     sync();
+    const auto unwritten = static_cast<std::int64_t>(waiting_.size() + (row_.changed ? 1 : 0));
+    if (begun_ && lost_ + unwritten > 0) {
+      TORCH_WARN(who_, ": ", lost_ + unwritten, " rows could not be written to '", path_, "'");
+    }
     ::close(std::exchange(fd_, -1));
+    waiting_.clear();
+    cells_waiting_ = 0;
+    lost_ = 0;
     columns_.clear();
     written_columns_ = 0;
     row_ = {};

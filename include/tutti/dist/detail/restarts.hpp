@@ -32,7 +32,7 @@ class Restarts {
     const bool again = soon && failed_soon_;
     failed_soon_ = soon;
     why_not_ = count_ >= most_ ? (most_ == 0 ? "" : "no restart is left")
-               : status == 2 || (status >= 64 && status <= 78)
+               : status == 2 || (status >= 64 && status <= 78) || (status >= 100 && status <= 114)
                    ? "it would fail again: status " + std::to_string(status) +
                          " is that of a program which cannot run as it was called"
                : again ? "it failed twice within " + seconds(min_uptime_) + " of its start"
