@@ -13,6 +13,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/on.hpp>
 #include <tutti/core/switch.hpp>
+#include <tutti/optim/schedule_free.hpp>
 #include <tutti/trainer.hpp>
 
 #include "callbacks/run.hpp"
@@ -202,6 +203,52 @@ TEST_CASE("an evaluation with other weights leaves the model its own", "[train][
   CHECK_THROWS_WITH(run->eval({}, ""), ContainsSubstring("expected \"best\" or a checkpoint's"));
   CHECK_THROWS_WITH(run->eval({}, (folder / "none").string()), ContainsSubstring("none"));
   CHECK(weights_of(*run).equal(own));
+}
+
+TEST_CASE("a schedule-free optimizer's best weights are evaluated as they are",
+          "[train][best_weights]") {
+  const auto with = [](TrainerOptions out, bool sgd) {
+    out.optimizer = sgd ? OptimizerSpec(ScheduleFreeSGD{.lr = 0.5})
+                        : OptimizerSpec(ScheduleFreeAdamW{.lr = 0.2});
+    return out;
+  };
+  for (const bool sgd : {false, true}) {
+    auto run = make({0.1, 0.5, 0.4, 0.3}, with(options("4ep"), sgd));
+    run->fit();
+    auto& seen = run->get<Seen>().evaluated;
+    const at::Tensor best = seen[1];
+    CHECK_FALSE(best.equal(seen[3]));
+    CHECK(weights_of(*run).equal(best));
+    run->eval();
+    CHECK(seen.back().equal(best));
+    run->fit("1ep");
+    CHECK_FALSE(seen.back().equal(best));
+    CHECK(run->load_best().empty());
+    run->eval();
+    CHECK(seen.back().equal(best));
+  }
+  std::vector<at::Tensor> ends;
+  for (const bool looks : {false, true}) {  // training goes on from what it had
+    const TemporaryFolder folder;
+    TrainerOptions plain = with(options("3ep"), false);
+    plain.restore_best = {};
+    auto run = make({0.1, 0.5, 0.4}, plain, {.saver = (folder / "best").string()});
+    run->fit();
+    auto& seen = run->get<Seen>().evaluated;
+    const at::Tensor best = seen[1];
+    const at::Tensor last = seen[2];
+    const at::Tensor own = weights_of(*run);
+    if (looks) {
+      run->eval({}, "best");
+      CHECK(seen.back().equal(best));
+      CHECK(weights_of(*run).equal(own));
+      run->eval();
+      CHECK(seen.back().equal(last));
+    }
+    run->fit("1ep");
+    ends.push_back(weights_of(*run));
+  }
+  CHECK(ends[0].equal(ends[1]));
 }
 
 TEST_CASE("what restore_best cannot watch is refused", "[train][best_weights]") {

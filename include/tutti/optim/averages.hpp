@@ -22,6 +22,10 @@ struct KeepsAverages {
   /// Parameters that have not been trained yet stay. step() throws c10::Error in between.
   virtual void use_averages(bool yes) = 0;
   [[nodiscard]] virtual bool averages_in_use() const = 0;
+
+  /// Takes what the model holds now, which is from elsewhere, as averages and as training weights
+  /// at once. Nothing while averages are in use: training then goes on from what it had.
+  virtual void adopt_weights() = 0;
 };
 
 /// While this lives, the model holds what its optimizers train it for. A Trainer has one around

@@ -92,9 +92,8 @@ class OptimizerSpec {
   OptimizerSpec(const S&) {
     static_assert(detail::is_optimizer<S>,
                   "tutti: a run cannot have its optimizer from this; give a description such as "
-                  "tutti::AdamW{.lr = 1e-3} or a struct with build(std::vector<torch::optim::"
-                  "OptimizerParamGroup>) const, a std::shared_ptr to an optimizer, or a function "
-                  "that is called with torch::nn::Module& and returns such a pointer.");
+                  "tutti::AdamW{.lr = 1e-3}, a std::shared_ptr to an optimizer, or a function of "
+                  "torch::nn::Module& that returns one.");
   }
 
   /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group,

@@ -94,9 +94,8 @@ class Schedule {
   Schedule(F) {
     static_assert(detail::is_schedule<F>,
                   "tutti: this function is no schedule; a schedule is called with const "
-                  "tutti::Progress&, the run's, and with double scale_schedule_ratio where it has "
-                  "a second parameter, and returns the factor of the learning rate. Progress has "
-                  "timestamp, from which batch and epoch can be read.");
+                  "tutti::Progress&, whose timestamp has batch and epoch, and, if it likes, with "
+                  "double scale_schedule_ratio, and returns the factor of the learning rate.");
   }
 
   /// The multiplier now. `ssr` stretches (> 1) or squeezes (< 1) the schedule's own times;

@@ -101,6 +101,10 @@ struct ScheduleFreeRule {
   static void average_into(const Hyper& h, const ParameterState& state) {
     state.parameter.lerp_(state.buffers[0], 1 - 1 / Rule<Hyper>::momentum(h));
   }
+  // With z = y that is x, too.
+  static void average_from(const ParameterState& state) {
+    state.buffers[0].copy_(state.parameter.detach());
+  }
 
   // The rate of this step, the new scalars, and the part of the way that y goes towards z.
   struct Now {

@@ -65,6 +65,11 @@ TUTTI_INLINE void give_everywhere(const Weights& weights, const PolicyStates& po
     give_weights(weights, *state.model);
   }
   give_weights(weights, *state.model);
+  for (const auto& optimizer : state.optimizers) {
+    if (auto* const keeps = dynamic_cast<optim::KeepsAverages*>(optimizer.get())) {
+      keeps->adopt_weights();
+    }
+  }
 }
 
 TUTTI_INLINE void BestWeights::look(State& state) {

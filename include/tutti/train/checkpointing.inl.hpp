@@ -181,9 +181,9 @@ TUTTI_INLINE checkpoint::LoadReport match_weights(const PolicyStates& policies, 
     ignore.push_back("state/model/" + name);
   }
   checkpoint::ModuleLoadOptions how{.strict = options.strict,
+                                    .convert_dtype = options.weights_only || !options.strict,
                                     .ignore = std::move(ignore),
-                                    .ignore_prefix = "state/model/",
-                                    .convert_dtype = options.weights_only || !options.strict};
+                                    .ignore_prefix = "state/model/"};
   if (state.spread != nullptr) {
     how.sizes_in_file = [&](const at::Tensor& tensor) {
       const auto* const one = state.spread->find(tensor);

@@ -58,10 +58,8 @@ TUTTI_INLINE void advise(c10::Error& error, const State& state,
 TUTTI_INLINE void add_place(c10::Error& error, const State& state) {
   const Timestamp& now = state.timestamp;
   if (now.batch > 0) {
-    error.add_context(c10::str(
-        "It came in epoch ", now.epoch, " behind ", now.batch_in_epoch, " of its batches, ",
-        now.batch, " of the run",
-        state.world_size > 1 ? ", on rank " + std::to_string(state.rank) : std::string(), "."));
+    error.add_context(c10::str("It came in epoch ", now.epoch, " behind ", now.batch_in_epoch,
+                               " of its batches, ", now.batch, " of the run."));
   }
 }
 

@@ -146,9 +146,9 @@ class RunCheckpoints {
   // The savers whose lists were loaded go on with what is theirs. path: the loaded checkpoint.
   void adopt_lists(const std::string& path);
 
-  // Brings what a monitor compares with and is not here from where copies are. own: what claim()
-  // said. Returns whether it brought any. On rank 0, as the next.
-  bool fetch_compared(const checkpoint::Saver& saver, const std::string& own);
+  // Brings what a monitor compares with and is not here from where copies are. Returns whether it
+  // brought any. On rank 0, as the next.
+  bool fetch_compared(const checkpoint::Saver& saver);
 
   // Has copied what an earlier process wrote and did not copy.
   void catch_up(const checkpoint::Saver& saver);

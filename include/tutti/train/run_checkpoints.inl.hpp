@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tutti/train/run_checkpoints.hpp>
-
-#include <algorithm>
-
 #include <tutti/loggers/run_path.hpp>
+#include <tutti/train/run_checkpoints.hpp>
 
 namespace tutti::train {
 
@@ -310,45 +307,35 @@ TUTTI_INLINE void RunCheckpoints::lock_existing(const checkpoint::Saver& saver) 
 }
 
 TUTTI_INLINE void RunCheckpoints::adopt_lists(const std::string& path) {
+  const bool here = state_.rank == 0;
   for (checkpoint::Saver* saver : savers_) {
     const std::string inside = saver == this->own() ? path : std::string();
     std::string own;
     bool fetched = false;
-    on_zero([&] { own = checkpoint::claim(*saver, inside); });
-    const bool copied = !mirrors_.empty();
-    if (copied) {
-      run_while_others_wait(*state_.communicator, state_.rank == 0, [&] {
-        fetched = fetch_compared(*saver, own);
-        if (fetched) {
-          own = checkpoint::claim(*saver, inside);
-        }
-      });
-    }
+    run_while_others_wait(*state_.communicator, here, [&] {
+      own = checkpoint::claim(*saver, inside);
+      fetched = !own.empty() && fetch_compared(*saver);
+      own = fetched ? checkpoint::claim(*saver, inside) : own;
+    });
     if (state_.world_size > 1) {
       own = state_.communicator->broadcast_bytes(own);
     }
     saver->adopt(own, state_.timestamp.batch);
-    if (copied) {
-      run_while_others_wait(*state_.communicator, state_.rank == 0, [&] {
-        if (fetched && !saver->latest().empty()) {
-          checkpoint::point_latest(saver->folder() + "/" + saver->latest(),
-                                   std::filesystem::path(saver->best()).filename().string());
-        }
-        catch_up(*saver);
-      });
-    }
+    run_while_others_wait(*state_.communicator, here, [&] {
+      if (fetched && !saver->latest().empty()) {
+        checkpoint::point_latest(saver->folder() + "/" + saver->latest(),
+                                 std::filesystem::path(saver->best()).filename().string());
+      }
+      catch_up(*saver);
+    });
   }
 }
 
-TUTTI_INLINE bool RunCheckpoints::fetch_compared(const checkpoint::Saver& saver,
-                                                 const std::string& own) {
-  const std::vector<std::string>& listed = saver.loaded().names;
+TUTTI_INLINE bool RunCheckpoints::fetch_compared(const checkpoint::Saver& saver) {
   bool any = false;
-  for (const std::string& name : own.empty() ? std::vector<std::string>() : saver.compared()) {
-    const auto at =
-        static_cast<std::size_t>(std::find(listed.begin(), listed.end(), name) - listed.begin());
+  for (const std::string& name : saver.compared()) {
     for (checkpoint::Mirror* mirror : mirrors_) {
-      if (own[at + 1] == '0' && !checkpoint::detail::path_exists(saver.folder() + "/" + name)) {
+      if (!checkpoint::detail::path_exists(saver.folder() + '/' + name)) {
         lock(saver);
         any = mirror->fetch_named(saver.folder(), name) || any;
       }

@@ -105,6 +105,7 @@ TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators, const std::
   const PolicyStates policies = engine_->states();
   check_whole(state_, "eval with other weights");
   const KeptWeights kept(policies, state_);
+  const optim::AveragesInUse averages(state_.optimizers);  // else they would be lost
   if (weights == "best") {
     give_best();
   } else {

@@ -522,21 +522,16 @@ TUTTI_INLINE void warn_of_iteration(const State& state, const Run& run) {
   if (state.dataloader_len < 0 || now.batch_in_epoch >= state.dataloader_len) {
     return;
   }
+  const std::string text = c10::str(
+      "iteration_length is ", to_string(run.iteration_length), ", and iteration ", now.iteration,
+      " ended in the middle of epoch ", now.epoch, ", behind ", now.batch_in_epoch, " of its ",
+      state.dataloader_len, " batches: the next begins the epoch anew, on the same batches");
   TUTTI_CHECK_VALUE(state.max_duration.unit() != TimeUnit::epoch || now.epoch_in_iteration > 0,
-                    "the iteration ended in the middle of epoch ", now.epoch, ", behind ",
-                    now.batch_in_epoch, " of its ", state.dataloader_len,
-                    " batches, and the next begins the epoch anew, so no epoch ever ends and "
-                    "max_duration (",
+                    text, ", so no epoch ever ends and max_duration (",
                     to_string(state.max_duration),
-                    ") is never reached; give max_duration in iter, ba, sp or tok, or a longer "
-                    "iteration_length (",
-                    to_string(run.iteration_length), ")");
+                    ") is never reached; give it in iter, ba, sp or tok, or longer iterations");
   if (now.iteration == 0 && state.rank == 0) {
-    TORCH_WARN("iteration_length is ", to_string(run.iteration_length),
-               ", and iteration 0 ended in the middle of epoch ", now.epoch, ", behind ",
-               now.batch_in_epoch, " of its ", state.dataloader_len,
-               " batches: each iteration begins the epoch anew, on the batches with which the last "
-               "one began it");
+    TORCH_WARN(text);
   }
 }
 

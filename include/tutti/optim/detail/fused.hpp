@@ -59,31 +59,30 @@ template <class Fused, class Hyper>
 class Averages<Fused, Hyper, true> : public KeepsAverages {
  public:
   void use_averages(bool yes) override {
-    const c10::AutoGradMode no_gradients(false);
-    auto& fused = static_cast<Fused&>(*this);
     if (yes && !in_use_) {
-      for (const auto& group : fused.param_groups()) {
-        const Hyper& hyper = options_of<Hyper>(group).hyper;
-        for (const at::Tensor& parameter : group.params()) {
-          if (const ParameterState* state = fused.state_of(parameter)) {
-            training_.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());
-            Rule<Hyper>::average_into(hyper, *state);
-          }
-        }
-      }
+      each_trained([&](const at::Tensor& parameter, const ParameterState& state, const Hyper& h) {
+        training_.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());
+        Rule<Hyper>::average_into(h, state);
+      });
     } else if (!yes) {
-      for (const auto& group : fused.param_groups()) {
-        for (const at::Tensor& parameter : group.params()) {
-          if (const at::Tensor* const kept = training_weight(parameter)) {
-            parameter.copy_(*kept);
-          }
+      each_trained([&](const at::Tensor& parameter, const ParameterState&, const Hyper&) {
+        if (const at::Tensor* const kept = training_weight(parameter)) {
+          parameter.copy_(*kept);
         }
-      }
+      });
       training_.clear();
     }
     in_use_ = yes;
   }
   [[nodiscard]] bool averages_in_use() const override { return in_use_; }
+
+  void adopt_weights() override {
+    if (!in_use_) {
+      each_trained([](const at::Tensor&, const ParameterState& state, const Hyper&) {
+        Rule<Hyper>::average_from(state);
+      });
+    }
+  }
 
  protected:
   void need_training_weights() const {
@@ -101,6 +100,18 @@ class Averages<Fused, Hyper, true> : public KeepsAverages {
   }
 
  private:
+  template <class F>
+  void each_trained(const F& f) {
+    const c10::AutoGradMode no_gradients(false);
+    for (const auto& group : static_cast<Fused&>(*this).param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (const ParameterState* state = static_cast<Fused&>(*this).state_of(parameter)) {
+          f(parameter, *state, options_of<Hyper>(group).hyper);
+        }
+      }
+    }
+  }
+
   std::unordered_map<const void*, at::Tensor> training_;
   bool in_use_ = false;
 };
