@@ -452,7 +452,8 @@ TEST_CASE("a text of any marks comes back from the file that a program prints", 
   for (const std::string& name :
        {std::string("run #3"), std::string("#3"), std::string("the \"best\" run"),
         std::string("\"a\" b"), std::string("a 'b' \"c\""), std::string("back\\slash\\"),
-        std::string("\\\""), std::string("x = [y], z"), std::string("ünï")}) {
+        std::string("\\\""), std::string("x = [y], z"), std::string("two\nlines\r\\u000A"),
+        std::string("ünï")}) {
     INFO(name);
     TrainerOptions options;
     Program program{"test", "Tests."};

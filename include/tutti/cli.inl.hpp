@@ -73,8 +73,8 @@ TUTTI_INLINE std::string trimmed(std::string_view text) {
   return std::string(text.substr(0, text.find_last_not_of(blank) + 1));
 }
 
-// A text between quotation marks as TOML has it, in the double ones \" and \\ for " and \, and a
-// comment behind it; nothing of other values.
+// A text between quotation marks as TOML has it, in the double ones \" and \\ for " and \, \u000A
+// and \u000D for ends of lines, and a comment behind it; nothing of other values.
 TUTTI_INLINE std::optional<std::string> quoted_text(const std::string& value) {
   if (value.empty() || (value[0] != '"' && value[0] != '\'')) {
     return std::nullopt;
@@ -85,6 +85,12 @@ TUTTI_INLINE std::optional<std::string> quoted_text(const std::string& value) {
     if (value[i] == mark) {
       const std::string behind = trimmed(std::string_view(value).substr(i + 1));
       return behind.empty() || behind[0] == '#' ? std::optional(out) : std::nullopt;
+    }
+    const std::string_view rest = std::string_view(value).substr(i);
+    if (mark == '"' && (rest.starts_with("\\u000A") || rest.starts_with("\\u000D"))) {
+      out += rest[5] == 'A' ? '\n' : '\r';
+      i += 5;
+      continue;
     }
     const bool escapes = mark == '"' && value[i] == '\\' && i + 1 < value.size() &&
                          (value[i + 1] == '"' || value[i + 1] == '\\');
@@ -97,6 +103,10 @@ TUTTI_INLINE std::optional<std::string> quoted_text(const std::string& value) {
 TUTTI_INLINE std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
+    if (c == '\n' || c == '\r') {
+      out += c == '\n' ? "\\u000A" : "\\u000D";
+      continue;
+    }
     out += c == '"' || c == '\\' ? "\\" : "";
     out += c;
   }

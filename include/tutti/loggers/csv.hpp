@@ -73,13 +73,16 @@ class CsvTable {
   bool put(int fd, std::string_view text, std::int64_t at);
   void complain(int reason);
   void wait_with(Row&& row);
+  void forget_waiting();
 
   std::string who_;
   std::string path_;
   std::vector<std::string> columns_;
   std::size_t written_columns_ = 0;  // of the header in the file
   Row row_;
-  std::deque<Row> waiting_;  // before it, that could not be written
+  std::deque<Row> waiting_;   // before it, that could not be written
+  std::string waiting_text_;  // those rows, under columns_ unless it is stale
+  bool is_stale_ = false;
   std::size_t cells_waiting_ = 0;
   std::int64_t lost_ = 0;    // rows for which there was no room
   std::int64_t row_at_ = 0;  // where the last row begins in the file

@@ -27,6 +27,8 @@ TUTTI_INLINE CsvTable& CsvTable::operator=(CsvTable&& other) noexcept {
   written_columns_ = other.written_columns_;
   row_ = std::exchange(other.row_, {});
   waiting_ = std::exchange(other.waiting_, {});
+  waiting_text_ = std::exchange(other.waiting_text_, {});
+  is_stale_ = std::exchange(other.is_stale_, false);
   cells_waiting_ = std::exchange(other.cells_waiting_, 0);
   lost_ = std::exchange(other.lost_, 0);
   row_at_ = other.row_at_;
@@ -177,6 +179,7 @@ TUTTI_INLINE void CsvTable::set(std::int64_t step, std::string_view column, doub
   const auto place = static_cast<std::size_t>(found - columns_.begin());
   if (found == columns_.end()) {
     columns_.emplace_back(column);
+    is_stale_ = !waiting_.empty();
   }
   row_.cells.resize(std::max(row_.cells.size(), place + 1));
   row_.cells[place] = value;
@@ -191,17 +194,18 @@ TUTTI_INLINE void CsvTable::flush() {
     remake();
   }
   if (written_columns_ == columns_.size()) {
-    std::string text;
-    for (const Row& row : waiting_) {
-      text += line(row);
+    if (std::exchange(is_stale_, false)) {
+      waiting_text_.clear();
+      for (const Row& row : waiting_) {
+        waiting_text_ += line(row);
+      }
     }
-    const auto before = static_cast<std::int64_t>(text.size());
-    text += row_.cells.empty() ? "" : line(row_);
-    if (put(fd_, text, row_at_) &&
-        ::ftruncate(fd_, row_at_ + static_cast<std::int64_t>(text.size())) == 0) {
-      row_at_ += before;
-      waiting_.clear();
-      cells_waiting_ = 0;
+    const std::int64_t at = row_at_ + static_cast<std::int64_t>(waiting_text_.size());
+    const std::string text = row_.cells.empty() ? "" : line(row_);
+    if (put(fd_, waiting_text_, row_at_) && put(fd_, text, at) &&
+        ::ftruncate(fd_, at + static_cast<std::int64_t>(text.size())) == 0) {
+      row_at_ = at;
+      forget_waiting();
       row_.changed = false;
       failing_ = false;
     }
@@ -211,11 +215,23 @@ TUTTI_INLINE void CsvTable::flush() {
 TUTTI_INLINE void CsvTable::wait_with(Row&& row) {
   constexpr std::size_t most = 1'000'000;  // cells, 16 MiB
   cells_waiting_ += row.cells.size();
+  waiting_text_ += line(row);
   waiting_.push_back(std::move(row));
-  for (; cells_waiting_ > most; ++lost_) {
+  if (cells_waiting_ <= most) {
+    return;
+  }
+  for (; cells_waiting_ > most / 2; ++lost_) {  // many at once, since the text is made anew
     cells_waiting_ -= waiting_.front().cells.size();
     waiting_.pop_front();
   }
+  is_stale_ = true;
+}
+
+TUTTI_INLINE void CsvTable::forget_waiting() {
+  waiting_.clear();
+  waiting_text_.clear();
+  is_stale_ = false;
+  cells_waiting_ = 0;
 }
 
 // The same rows under a header with all columns.
@@ -278,8 +294,7 @@ TUTTI_INLINE void CsvTable::close() {
       TORCH_WARN(who_, ": ", lost_ + unwritten, " rows could not be written to '", path_, "'");
     }
     ::close(std::exchange(fd_, -1));
-    waiting_.clear();
-    cells_waiting_ = 0;
+    forget_waiting();
     lost_ = 0;
     columns_.clear();
     written_columns_ = 0;
