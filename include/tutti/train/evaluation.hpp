@@ -153,60 +153,62 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& tr
 /// the values in state.eval_metric_values. All ranks evaluate rank 0's buffers, those of averages
 /// that a policy has put in place included.
 template <class Engine>
-void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) try {
-  StepThreads* const threads = run.threads.get();
-  const EvalScope scope(state);
-  Transfer transfer(state.device);
-  dist::Communicator& world = *state.communicator;
-  state.dataloader_label = set.label;
-  state.dataloader_len = length_of(set.data, set.subset);
-  state.eval_timestamp = {};
-  fire_watched<EvalStart>(engine, state);
-  if (run.parallel) {
-    run.parallel->broadcast_buffers();
-  }
-  set.metrics.reset();
-  start_epoch(set.data, state, state.timestamp.batch);  // shuffled sets: anew each time
-  std::int64_t done = 0;
-  Clock clock;
-  const dist::CallPurpose evaluating("evaluation");
-  std::optional<Batch> next = set.data.loader.next();
-  while (world.size() == 1 ? next.has_value()
-                           : world.all_reduce_value(std::int64_t{next.has_value()},
-                                                    dist::ReduceOp::minimum) > 0) {
-    if (set.subset >= 0 && done == set.subset) {
-      break;
+void evaluate(Engine& engine, State& state, Run& run, EvalSet& set) {
+  try {
+    StepThreads* const threads = run.threads.get();
+    const EvalScope scope(state);
+    Transfer transfer(state.device);
+    dist::Communicator& world = *state.communicator;
+    state.dataloader_label = set.label;
+    state.dataloader_len = length_of(set.data, set.subset);
+    state.eval_timestamp = {};
+    fire_watched<EvalStart>(engine, state);
+    if (run.parallel) {
+      run.parallel->broadcast_buffers();
     }
-    const std::int64_t extra = set.data.loader.repeated();
-    state.batch = set.data.transform(std::move(*next));
-    std::int64_t counts[2] = {set.data.num_samples(state.batch) - extra,
-                              set.data.num_tokens(state.batch).total};
-    dist::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
-    state.eval_retries = 0;
-    fire_watched<EvalBatchStart>(engine, state);
-    {
-      const dist::PhaseScope batch(dist::Phase::evaluate);
-      if (set.microbatch.automatic) {
-        evaluate_what_fits(engine, state, set, transfer, extra, threads);
-      } else {
-        evaluate_parts(engine, state, set, transfer, extra, threads);
+    set.metrics.reset();
+    start_epoch(set.data, state, state.timestamp.batch);  // shuffled sets: anew each time
+    std::int64_t done = 0;
+    Clock clock;
+    const dist::CallPurpose evaluating("evaluation");
+    std::optional<Batch> next = set.data.loader.next();
+    while (world.size() == 1 ? next.has_value()
+                             : world.all_reduce_value(std::int64_t{next.has_value()},
+                                                      dist::ReduceOp::minimum) > 0) {
+      if (set.subset >= 0 && done == set.subset) {
+        break;
       }
+      const std::int64_t extra = set.data.loader.repeated();
+      state.batch = set.data.transform(std::move(*next));
+      std::int64_t counts[2] = {set.data.num_samples(state.batch) - extra,
+                                set.data.num_tokens(state.batch).total};
+      dist::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
+      state.eval_retries = 0;
+      fire_watched<EvalBatchStart>(engine, state);
+      {
+        const dist::PhaseScope batch(dist::Phase::evaluate);
+        if (set.microbatch.automatic) {
+          evaluate_what_fits(engine, state, set, transfer, extra, threads);
+        } else {
+          evaluate_parts(engine, state, set, transfer, extra, threads);
+        }
+      }
+      state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
+      ++done;
+      fire_watched<EvalBatchEnd>(engine, state);
+      next = next_watched(set.data.loader);
     }
-    state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
-    ++done;
-    fire_watched<EvalBatchEnd>(engine, state);
-    next = next_watched(set.data.loader);
+    TUTTI_CHECK(
+        done > 0, "the evaluation set \"", set.label,
+        "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
+        "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
+    set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
+    set.evaluated_at = state.timestamp.batch;
+    fire_watched<EvalEnd>(engine, state);
+  } catch (c10::Error& error) {
+    add_place(error, state, set.label);
+    throw;
   }
-  TUTTI_CHECK(
-      done > 0, "the evaluation set \"", set.label,
-      "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
-      "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
-  set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
-  set.evaluated_at = state.timestamp.batch;
-  fire_watched<EvalEnd>(engine, state);
-} catch (c10::Error& error) {
-  add_place(error, state, set.label);
-  throw;
 }
 
 /// The sets that are due at `E`, which happens inside fit.
