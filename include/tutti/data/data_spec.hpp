@@ -72,7 +72,7 @@ class DataSpec {
       return own;
     }
     std::vector<Batch> parts = batch.split(size);
-    if (parts.size() == 1 && size > batch.num_samples() && size > loader.batch_size()) {
+    if (size > batch.num_samples() && (!loader || size > loader.batch_size())) {
       TORCH_WARN_ONCE("the microbatch size ", size, " is larger than a batch of ",
                       batch.num_samples(), " examples, which is taken whole");
     }
