@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/callbacks/checkpoint_saver.hpp>
@@ -14,10 +15,10 @@
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/tensorboard.hpp>
-#include <tutti/metrics/loss_metric.hpp>
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 
+#include "callbacks/run.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
@@ -64,21 +65,6 @@ struct Unreliable : WrappedStore {
       throw std::runtime_error("the line is down");
     }
     store.upload_object(name, file);
-  }
-};
-
-// A network whose evaluation metric is what the test says, evaluation after evaluation.
-struct Graded : tiny::Net {
-  std::vector<double> grades;
-  std::size_t next = 0;
-
-  Metrics metrics(bool train) const {
-    return train ? Metrics{} : Metrics{std::make_shared<LossMetric>(mean, "Grade")};
-  }
-  static at::Tensor mean(const at::Tensor& outputs, const at::Tensor&) { return outputs.mean(); }
-  Outputs eval_forward(const Batch&) { return at::full({2}, grades.at(next++)); }
-  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-    metric.update(outputs.tensor(), batch.targets());
   }
 };
 
@@ -250,12 +236,10 @@ TEST_CASE("a best checkpoint is still the best where a run is resumed on another
   run.eval_interval = "2ba";
   const auto fit = [&](Time until, std::vector<double> grades) {
     run.max_duration = until;
-    auto model = std::make_shared<Graded>();
-    model->grades = std::move(grades);
-    Trainer trainer(model, run, to(folder),
+    Trainer trainer(callback_run::metric_net(std::move(grades)), run, to(folder),
                     CheckpointSaver{.folder = (folder / "best").string(),
                                     .num_checkpoints_to_keep = keep,
-                                    .monitor = "Grade",
+                                    .monitor = "Accuracy",
                                     .dataloader_label = "test",
                                     .mode = MonitorMode::max});
     trainer.fit();
