@@ -131,7 +131,7 @@ struct TrainerOptions {
   std::string load_path{};  ///< a checkpoint, or a folder's "latest", to start from; placeholders
                             ///< as in save_folder
   bool load_weights_only = false;               ///< the model alone; the run starts at 0
-  bool load_strict_model_weights = true;        ///< names, shapes and, in full, types agree
+  bool load_strict_model_weights = true;        ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
   bool autoresume = false;              ///< go on from the save folder's latest; needs a run_name
   std::optional<OnSignal> on_signal{};  ///< SIGTERM and SIGINT, and SIGUSR1 in a job of Slurm,
